@@ -1,0 +1,182 @@
+r"""What tiles cost on devices: bytes down and up, FLOP, memory, and three times.
+
+A tile is a box ``batch_start:batch_stop x m_start:m_stop x n_start:n_stop x k_start:k_stop`` of one GEMM on one
+device. With r, c, k, g the lengths along M, N, K and batch, b_a, b_b, b_out, b_acc bytes per element, and for device i
+F FLOP/s (of this dtype and tile size), d downlink, u uplink, l latency, m memory:
+
+    a     = g*r*k*b_a          (a convolution: the input region that the rows read, halo included, padding not)
+    b     = g*k*c*b_b
+    down  = a + b
+    up    = g*r*c*b_out        (b_acc instead of b_out when K is cut)
+    flop  = 2*g*r*c*k
+
+    ideal              l + max(down/d, flop/F, up/u)
+    executed           the least over the operand that is kept, of those that fit 0.9*m (one batch item at a time):
+      A or B kept      l + kept/d + max((down - kept)/d, flop/F, up/u)
+      C kept           l + max(down/d, flop/F) + up/u
+    store-and-forward  l + down/d + flop/F + up/u
+
+Memory of a tile = stream buffers (0.1*m) + the least of the kept operand's bytes for one batch item:
+r*k*b_a (or the region), k*c*b_b, r*c*b_acc. A device can take part only if one row and one column of whole depth fit
+its stream buffers: k*(b_a + b_b) <= 0.1*m.
+
+All functions work on whole columns of tiles; scalars broadcast. Units: bytes, FLOP, seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.workload.gemm import ConvWindow, Gemm
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+STREAM_SHARE = 0.1
+"""Share of a device's memory that is set apart for stream buffers."""
+
+BOX = ("m_start", "m_stop", "n_start", "n_stop", "k_start", "k_stop", "batch_start", "batch_stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tiles:
+    """Columns of equal length, one entry per tile; ``device`` is an index into ``fleet.devices``."""
+
+    device: Ints
+    m_start: Ints
+    m_stop: Ints
+    n_start: Ints
+    n_stop: Ints
+    k_start: Ints
+    k_stop: Ints
+    batch_start: Ints
+    batch_stop: Ints
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, ...]]) -> Tiles:
+        """Build from rows ``(device, m_start, m_stop, n_start, n_stop, k_start, k_stop, batch_start, batch_stop)``."""
+        table = np.array(list(rows), dtype=np.int64).reshape(-1, 9)
+        return cls(device=table[:, 0], **{name: table[:, 1 + place] for place, name in enumerate(BOX)})
+
+    def column(self, name: str) -> Ints:
+        """One column by its JSON name."""
+        column: Ints = getattr(self, name)
+        return column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TileCosts:
+    """Per-tile columns; see the module's formulas. ``kept`` is 0, 1, 2 for A, B, C (the cheapest that fits), or 3 when
+    no operand fits the memory (``executed_s`` is then infinite)."""
+
+    a_bytes: Floats
+    b_bytes: Floats
+    up_bytes: Floats
+    flop: Floats
+    memory_bytes: Floats
+    ideal_s: Floats
+    executed_s: Floats
+    store_forward_s: Floats
+    kept: Ints
+
+    @property
+    def down_bytes(self) -> Floats:
+        """Bytes from the server to the device."""
+        return self.a_bytes + self.b_bytes
+
+
+def window_positions(window: ConvWindow, m_start: Ints, m_stop: Ints) -> Ints:
+    """Input positions (per channel and group) that output rows ``m_start:m_stop`` of a convolution are sent.
+
+    Rows are positions in the order (image, output...). A range inside one image is sent the slab of its first axis on
+    which its coordinates differ (whole on the axes after it); a range over several images is sent a tail of the first,
+    all of the middle ones and a head of the last. Padding is never sent.
+    """
+    start, stop = np.asarray(m_start, np.int64), np.asarray(m_stop, np.int64)
+    rows = window.rows_per_image
+    first, last = start // rows, (stop - 1) // rows
+    same = first == last
+    head = _image_positions(window, start % rows, np.where(same, (stop - 1) % rows, rows - 1))
+    tail = _image_positions(window, np.zeros_like(stop), (stop - 1) % rows)
+    middle = np.maximum(last - first - 1, 0) * prod(window.input)
+    return np.where(stop <= start, 0, np.where(same, head, head + middle + tail))
+
+
+def region_of(window: ConvWindow, first: int, last: int) -> tuple[tuple[int, int], ...]:
+    """Input box ``((start, stop), ...)`` per axis that output positions ``first..last`` (inclusive) of one image read.
+
+    This is the box that is sent; :func:`window_positions` counts it. Empty axes (all padding) give start == stop.
+    """
+    box: list[tuple[int, int]] = []
+    free = False
+    for axis, size in enumerate(window.output):
+        inner = prod(window.output[axis + 1 :])
+        low, high = (0, size - 1) if free else (first // inner % size, last // inner % size)
+        begin = low * window.strides[axis] - window.pads[axis]
+        end = high * window.strides[axis] - window.pads[axis] + (window.kernel[axis] - 1) * window.dilations[axis] + 1
+        begin, end = min(max(begin, 0), window.input[axis]), min(max(end, 0), window.input[axis])
+        box.append((begin, max(begin, end)))
+        free = free or low != high
+    return tuple(box)
+
+
+def _image_positions(window: ConvWindow, first: Ints, last: Ints) -> Ints:
+    """Vectorised volume of :func:`region_of` for columns of ``first`` and ``last``."""
+    volume = np.ones_like(first)
+    free = np.zeros(first.shape, dtype=bool)
+    for axis, size in enumerate(window.output):
+        inner = prod(window.output[axis + 1 :])
+        low = np.where(free, 0, first // inner % size)
+        high = np.where(free, size - 1, last // inner % size)
+        span = (window.kernel[axis] - 1) * window.dilations[axis] + 1
+        begin = np.clip(low * window.strides[axis] - window.pads[axis], 0, window.input[axis])
+        end = np.clip(high * window.strides[axis] - window.pads[axis] + span, 0, window.input[axis])
+        volume = volume * np.maximum(end - begin, 0)
+        free = free | (low != high)
+    return volume
+
+
+def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
+    """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet)."""
+    shape, a_size, b_size = gemm.shape, gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
+    r, c = tiles.m_stop - tiles.m_start, tiles.n_stop - tiles.n_start
+    k, g = tiles.k_stop - tiles.k_start, tiles.batch_stop - tiles.batch_start
+    if gemm.window is None:
+        a_elements = r * k
+    else:
+        depth = gemm.window.channels * k // max(shape.k, 1)
+        a_elements = window_positions(gemm.window, tiles.m_start, tiles.m_stop) * depth
+    a_item = a_elements * a_size
+    b_item = k * c * b_size
+    accumulator = gemm.a.dtype.accumulator_bits / 8
+    out_size = np.where(k < shape.k, accumulator, gemm.out_dtype.bits / 8)
+    kept_bytes = np.stack([a_item + 0.0 * c, b_item + 0.0 * r, r * c * accumulator])
+    flop = 2.0 * g * r * c * k
+    a, b, up = g * a_item, g * b_item, g * r * c * out_size
+
+    own = devices.take(tiles.device)
+    down_s, up_s, flop_s = (a + b) / own.downlink, up / own.uplink, flop / own.rate(flop)
+    executed: Floats = np.stack([
+        a / own.downlink + np.maximum(np.maximum(b / own.downlink, flop_s), up_s),
+        b / own.downlink + np.maximum(np.maximum(a / own.downlink, flop_s), up_s),
+        np.maximum(down_s, flop_s) + up_s,
+    ])  # fmt: skip
+    executed[kept_bytes > (1 - STREAM_SHARE) * own.memory] = np.inf
+    kept = np.where(np.isinf(executed).all(axis=0), 3, executed.argmin(axis=0))
+    return TileCosts(
+        a_bytes=a, b_bytes=b, up_bytes=up, flop=flop,
+        memory_bytes=STREAM_SHARE * own.memory + kept_bytes.min(axis=0),
+        ideal_s=own.latency + np.maximum(np.maximum(down_s, flop_s), up_s),
+        executed_s=own.latency + executed.min(axis=0),
+        store_forward_s=own.latency + down_s + flop_s + up_s,
+        kept=kept,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""The plan as a value: who computes which tile of which GEMM, what it is predicted to take, and how near the best.
+
+An :class:`Assignment` holds the tiles that a set of identical GEMMs (``gemms``, by name) share: the same boxes on the
+same devices. GEMMs of one class may be in several assignments (other servers; other devices for the copies inside
+one level). Times: ``ideal`` and ``executed`` are the two costs of :mod:`cleave_plan.cost.tile`.
+
+    predicted.batch_s = predicted.levels_s + predicted.server_operators_s          (executed cost)
+    predicted.gap     = 1 - predicted.bound_s / predicted.ideal_levels_s           (ideal cost)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cleave_plan.cost.tile import Tiles
+
+SCHEMA_VERSION = 1
+
+
+class Mode(StrEnum):
+    """How a GEMM is cut."""
+
+    ROW = "row"
+    COLUMN = "column"
+    TWO_DIMENSIONAL = "two-dimensional"
+    SERVER = "server"
+
+
+class SolverStatus(StrEnum):
+    """What is known of the program's answer; there is no other outcome."""
+
+    OPTIMAL = "optimal"
+    WITHIN_GAP = "within-gap"
+    TIME_LIMITED = "time-limited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assignment:
+    """One decision: ``gemms`` (names) are cut by ``tiles`` (empty in server mode).
+
+    ``server`` holds the weights and adds the results; where the weights are striped, ``servers`` is the whole set
+    (``server`` first), each with its share of the traffic in ``shares`` (sums to 1).
+    """
+
+    class_name: str
+    mode: Mode
+    gemms: tuple[str, ...]
+    server: str
+    servers: tuple[str, ...]
+    shares: tuple[float, ...]
+    tiles: Tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelReport:
+    """One level (or ``count`` identical ones, the first being ``index``): seconds by both costs, bound, what binds.
+
+    ``binds``: "device NAME", "egress NAME", "ingress NAME" or "server NAME". ``gemms`` are the names in one copy.
+    """
+
+    index: int
+    count: int
+    gemms: tuple[str, ...]
+    ideal_s: float
+    executed_s: float
+    bound_s: float
+    binds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the plan is predicted to take, in seconds, and its certificate."""
+
+    batch_s: float
+    levels_s: float
+    server_operators_s: float
+    ideal_levels_s: float
+    bound_s: float
+    gap: float
+    levels: tuple[LevelReport, ...]
+    devices_used: int
+    devices_total: int
+    one_device_s: float | None
+    one_device_name: str | None
+    server_only_s: float | None
+    downlink_bytes: float
+    uplink_bytes: float
+    server_memory_bytes: Mapping[str, float]
+    device_memory_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverReport:
+    """The integer program's own story: status, objective and dual bound in seconds (ideal cost), relative gap, times."""
+
+    name: str
+    status: SolverStatus
+    objective: float
+    bound: float
+    gap: float
+    build_s: float
+    solve_s: float
+    variables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A model or fleet that the plan was made for."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """A whole plan. ``dims``/``shapes`` are the bindings it was made with; ``settings`` the planner's options in words."""
+
+    model: Reference
+    fleet: Reference
+    dims: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    settings: Mapping[str, str]
+    device_names: tuple[str, ...]
+    server_names: tuple[str, ...]
+    assignments: tuple[Assignment, ...]
+    predicted: Predicted
+    solver: SolverReport
+    notes: tuple[str, ...] = ()
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def report(self) -> Predicted:
+        """The predicted figures (``plan.report.gap``)."""
+        return self.predicted

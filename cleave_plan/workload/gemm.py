@@ -1,0 +1,154 @@
+"""GEMMs as values: shapes, operands, and the window of a convolution.
+
+A GEMM is ``C[batch, M, N] = A[batch, M, K] @ B[batch, K, N]``. Whatever the ONNX operator was, its work is brought
+to this form exactly, so that no operand is shared between batch items:
+
+- ``MatMul`` with broadcasting: axes that both operands have are ``batch``; axes that only A has are folded into M
+  (B is shared by them); axes that only B has are folded into N.
+- ``Conv``: ``batch`` = groups, M = images * output positions, K = C_in/group * kernel positions,
+  N = C_out/group; A is never built as a matrix on the link, :class:`ConvWindow` says which inputs a row reads.
+
+One multiply-add is 2 FLOP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import NamedTuple
+
+from cleave_plan.dtypes import DType
+
+
+class Phase(StrEnum):
+    """Which part of a training step a GEMM belongs to."""
+
+    FORWARD = "forward"
+    GRADIENT_INPUT = "dX"
+    GRADIENT_WEIGHT = "dW"
+
+
+class GemmShape(NamedTuple):
+    """``(batch, m, k, n)``, all non-negative."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds, bias additions not counted."""
+        return self.batch * self.m * self.k * self.n
+
+
+class Role(StrEnum):
+    """Where an operand comes from."""
+
+    PARAMETER = "parameter"
+    ACTIVATION = "activation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One operand of a GEMM: the ONNX tensor's name, its role and its element type."""
+
+    tensor: str
+    role: Role
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvWindow:
+    """Which input positions each row (output position) of a convolution reads.
+
+    All tuples have one entry per spatial axis. Row index = position in the row-major order of
+    (image, output position). ``pads`` are the paddings at the begin of each axis (the end follows from the sizes).
+    ``channels`` is C_in/group; one input position is ``channels`` elements for each group.
+    """
+
+    images: int
+    channels: int
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @property
+    def rows_per_image(self) -> int:
+        """Output positions of one image."""
+        return prod(self.output)
+
+
+class ClassKey(NamedTuple):
+    """What makes two GEMMs identical for the planner (repeated layers are one class with a multiplicity)."""
+
+    shape: GemmShape
+    phase: Phase
+    a: tuple[Role, DType]
+    b: tuple[Role, DType]
+    out_dtype: DType
+    window: ConvWindow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """One matrix multiplication found in the model.
+
+    ``name`` is unique in the workload; ``node`` is the ONNX node it came from; ``op`` its operator; ``level`` the
+    longest-path depth in GEMMs (0 first); ``output`` the tensor that holds the result after biases and reshapes.
+    """
+
+    name: str
+    node: str
+    op: str
+    phase: Phase = Phase.FORWARD
+    shape: GemmShape
+    a: Operand
+    b: Operand
+    output: str
+    out_dtype: DType
+    level: int
+    window: ConvWindow | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the A operand, which names the GEMM's arithmetic."""
+        return self.a.dtype
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds without bias."""
+        return self.shape.macs
+
+    @property
+    def flop(self) -> int:
+        """2 * MACs."""
+        return 2 * self.shape.macs
+
+    @property
+    def class_key(self) -> ClassKey:
+        """The identity under which the planner shares one decision."""
+        return ClassKey(
+            self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window
+        )
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of the A operand as it is stored (a convolution's input, not its im2col matrix)."""
+        if self.window is not None:
+            return self.a.dtype.bytes_of(self.shape.batch * self.window.images * self.window.channels * prod(self.window.input))
+        return self.a.dtype.bytes_of(self.shape.batch * self.shape.m * self.shape.k)
+
+    @property
+    def b_bytes(self) -> int:
+        """Bytes of the B operand."""
+        return self.b.dtype.bytes_of(self.shape.batch * self.shape.k * self.shape.n)
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of the result in its storage type."""
+        return self.out_dtype.bytes_of(self.shape.batch * self.shape.m * self.shape.n)

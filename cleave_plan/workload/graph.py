@@ -1,0 +1,92 @@
+"""A whole model as the planner sees it: GEMMs in levels, the operators between them, parameters and live memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cleave_plan.workload.gemm import ClassKey, Gemm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOperator:
+    """A node that runs on the server.
+
+    ``level`` is the level that it precedes (``len(workload.levels)`` for what follows the last level);
+    ``bytes`` are the bytes it reads and writes, None when a shape is unknown; ``domain`` is "" for standard ONNX.
+    ``gemm_like`` marks an operator that holds matrix work that no rule counts (it is listed, never counted as 0).
+    """
+
+    name: str
+    op: str
+    domain: str = ""
+    level: int
+    bytes: int | None
+    gemm_like: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """GEMMs of one longest-path depth; ``gemms`` are indices into ``Workload.gemms``.
+
+    ``live_bytes``: activations that are alive on the server while the level runs (None when unknown).
+    """
+
+    index: int
+    gemms: tuple[int, ...]
+    live_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """A graph input or output: name, ONNX element type name and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The work of one batch of a model.
+
+    ``sha256`` is of the model file (weights beside it not included); ``dims`` are the symbolic dimensions as bound;
+    ``shapes`` the input shapes as bound; ``parameters`` maps each weight tensor to its bytes (tied weights once).
+    ``notes`` are sentences that a user must see (assumptions, operators that were not recognised).
+    """
+
+    name: str
+    sha256: str
+    gemms: tuple[Gemm, ...]
+    levels: tuple[Level, ...]
+    server_operators: tuple[ServerOperator, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    parameters: Mapping[str, int]
+    parameter_elements: int
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    weights_present: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gemm_macs(self) -> int:
+        """Multiply-adds of all GEMMs."""
+        return sum(gemm.macs for gemm in self.gemms)
+
+    @property
+    def gemm_flop(self) -> int:
+        """2 * MACs."""
+        return 2 * self.gemm_macs
+
+    @property
+    def unrecognised(self) -> tuple[ServerOperator, ...]:
+        """Server operators with matrix work inside that is not counted in ``gemm_macs``."""
+        return tuple(operator for operator in self.server_operators if operator.gemm_like)
+
+    def classes(self) -> dict[ClassKey, tuple[Gemm, ...]]:
+        """Identical GEMMs together, in order of first appearance."""
+        groups: dict[ClassKey, list[Gemm]] = {}
+        for gemm in self.gemms:
+            groups.setdefault(gemm.class_key, []).append(gemm)
+        return {key: tuple(members) for key, members in groups.items()}

@@ -1,0 +1,1 @@
+"""Builders of the ONNX files that tests, README and benchmarks use."""
