@@ -116,17 +116,7 @@ def region_of(window: ConvWindow, first: int, last: int) -> tuple[tuple[int, int
 
     This is the box that is sent; :func:`window_positions` counts it. Empty axes (all padding) give start == stop.
     """
-    box: list[tuple[int, int]] = []
-    free = False
-    for axis, size in enumerate(window.output):
-        inner = prod(window.output[axis + 1 :])
-        low, high = (0, size - 1) if free else (first // inner % size, last // inner % size)
-        begin = low * window.strides[axis] - window.pads[axis]
-        end = high * window.strides[axis] - window.pads[axis] + (window.kernel[axis] - 1) * window.dilations[axis] + 1
-        begin, end = min(max(begin, 0), window.input[axis]), min(max(end, 0), window.input[axis])
-        box.append((begin, max(begin, end)))
-        free = free or low != high
-    return tuple(box)
+    return window.region(first, last)
 
 
 def _image_positions(window: ConvWindow, first: Ints, last: Ints) -> Ints:

@@ -82,6 +82,40 @@ class ConvWindow:
         """Output positions of one image."""
         return prod(self.output)
 
+    def span(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
+        """Input box ``((start, stop), ...)`` per axis that output positions ``first..last`` (inclusive) of one image reach.
+
+        It may begin below 0 and end beyond the input: that part is padding. The output positions that it serves are the
+        smallest slab that holds the range: one coordinate on the leading axes, a range on the first axis on which
+        ``first`` and ``last`` differ, everything after it.
+        """
+        return tuple(
+            (
+                low * self.strides[axis] - self.pads[axis],
+                high * self.strides[axis] - self.pads[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1,
+            )
+            for axis, (low, high) in enumerate(self.slab(first, last))
+        )
+
+    def slab(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
+        """Output coordinates ``((low, high), ...)``, inclusive, of the smallest slab that holds ``first..last`` of one image."""
+        box: list[tuple[int, int]] = []
+        free = False
+        for axis, size in enumerate(self.output):
+            inner = prod(self.output[axis + 1 :])
+            low, high = (0, size - 1) if free else (first // inner % size, last // inner % size)
+            box.append((low, high))
+            free = free or low != high
+        return tuple(box)
+
+    def region(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
+        """:meth:`span` without the padding: the box of the input that is sent. All padding gives start == stop."""
+        box: list[tuple[int, int]] = []
+        for (begin, end), size in zip(self.span(first, last), self.input, strict=True):
+            start, stop = min(max(begin, 0), size), min(max(end, 0), size)
+            box.append((start, max(start, stop)))
+        return tuple(box)
+
 
 class ClassKey(NamedTuple):
     """What makes two GEMMs identical for the planner (repeated layers are one class with a multiplicity)."""

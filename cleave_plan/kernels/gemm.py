@@ -1,0 +1,19 @@
+"""The product of two blocks in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cleave_plan.kernels.arrays import Array
+
+
+def multiply_block(a: Array, b: Array, working: np.dtype[Any]) -> Array:
+    """``a[g, r, k] @ b[g, k, c]`` in the type ``working``.
+
+    Half-precision blocks are widened first, so that products are summed in float32 whatever the processor offers;
+    integers are multiplied in the accumulator, whose wrap-around is that of the whole product.
+    """
+    result: Array = np.matmul(a.astype(working, copy=False), b.astype(working, copy=False))
+    return result
