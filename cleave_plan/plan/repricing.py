@@ -1,0 +1,167 @@
+"""The price of one GEMM under one assignment, computed a second time: plain arithmetic on one tile after the other.
+
+This shares no code with the planner or with :func:`cleave_plan.cost.tile.price`; it is written from the same formulas
+(planning.md section 1 and the docstring of :mod:`cleave_plan.cost.tile`) so that a slip in either shows as a
+disagreement. It is meant to be read beside those formulas, not to be fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from cleave_plan.cost.tile import Floats, Tiles
+from cleave_plan.fleet.device import Device
+from cleave_plan.workload.gemm import ConvWindow, Gemm
+
+STREAM_SHARE = 0.1
+"""Share of a device's memory for stream buffers (planning.md section 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilePrice:
+    """One tile on one device: bytes down and up, partial sums, bytes of memory, seconds by both costs.
+
+    ``executed_s`` is infinite when no operand fits the device beside its stream buffers.
+    """
+
+    down_bytes: float
+    up_bytes: float
+    partial_sums: int
+    memory_bytes: float
+    ideal_s: float
+    executed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GemmPrice:
+    """One GEMM under one assignment: sums over its tiles; the columns have one entry per device of the fleet.
+
+    ``ideal_s`` and ``executed_s``: seconds of each device's tiles, one after the other; ``memory_bytes``: the most that
+    one of its tiles needs (0 for a device without tiles). ``buffer_bytes``: one row and one column of whole depth, what
+    the stream buffers of every device that takes part must hold.
+    """
+
+    ideal_s: Floats
+    executed_s: Floats
+    memory_bytes: Floats
+    down_bytes: float
+    up_bytes: float
+    partial_sums: int
+    buffer_bytes: float
+
+
+def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device]) -> GemmPrice:
+    """Price ``tiles`` of ``gemm``; ``tiles.device`` indexes ``devices``.
+
+    Raises MissingFigureError when a device has no FLOP/s figure for the GEMM's dtype.
+    """
+    ideal, executed, memory = (np.zeros(len(devices)) for _ in range(3))
+    down: list[float] = []
+    up: list[float] = []
+    partial_sums = 0
+    columns = (tiles.m_start, tiles.m_stop, tiles.n_start, tiles.n_stop, tiles.k_start, tiles.k_stop)
+    items = (tiles.batch_stop - tiles.batch_start).tolist()
+    boxes = zip(*(column.tolist() for column in columns), strict=True)
+    for place, box, batch in zip(tiles.device.tolist(), boxes, items, strict=True):
+        price = price_tile(gemm, box, batch, devices[place])
+        ideal[place] += price.ideal_s
+        executed[place] += price.executed_s
+        memory[place] = max(memory[place], price.memory_bytes)
+        down.append(price.down_bytes)
+        up.append(price.up_bytes)
+        partial_sums += price.partial_sums
+    return GemmPrice(
+        ideal_s=ideal, executed_s=executed, memory_bytes=memory,
+        down_bytes=math.fsum(down), up_bytes=math.fsum(up), partial_sums=partial_sums,
+        buffer_bytes=gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8,
+    )  # fmt: skip
+
+
+def price_tile(gemm: Gemm, box: tuple[int, ...], batch: int, device: Device) -> TilePrice:
+    """Price one tile ``box`` = (m_start, m_stop, n_start, n_stop, k_start, k_stop) of ``batch`` batch items."""
+    m_start, m_stop, n_start, n_stop, k_start, k_stop = box
+    rows, columns, depth = m_stop - m_start, n_stop - n_start, k_stop - k_start
+    cut_inside = depth < gemm.shape.k
+    sum_size = gemm.a.dtype.accumulator_bits / 8
+    a_item = _a_elements(gemm, m_start, m_stop, depth) * gemm.a.dtype.bits / 8
+    b_item = depth * columns * gemm.b.dtype.bits / 8
+    c_item = rows * columns * sum_size
+    up_bytes = batch * rows * columns * (sum_size if cut_inside else gemm.out_dtype.bits / 8)
+    flop = 2 * batch * rows * columns * depth
+
+    a_s = batch * a_item / device.downlink_bytes_per_s
+    b_s = batch * b_item / device.downlink_bytes_per_s
+    up_s = up_bytes / device.uplink_bytes_per_s
+    flop_s = flop / (device.rate(gemm.a.dtype) * _fraction(device, flop))
+
+    room = (1 - STREAM_SHARE) * device.memory_bytes
+    kept = [
+        (a_item, a_s + max(b_s, flop_s, up_s)),
+        (b_item, b_s + max(a_s, flop_s, up_s)),
+        (c_item, max(a_s + b_s, flop_s) + up_s),
+    ]
+    return TilePrice(
+        down_bytes=batch * (a_item + b_item), up_bytes=up_bytes,
+        partial_sums=batch * rows * columns if cut_inside else 0,
+        memory_bytes=STREAM_SHARE * device.memory_bytes + min(a_item, b_item, c_item),
+        ideal_s=device.latency_s + max(a_s + b_s, flop_s, up_s),
+        executed_s=device.latency_s + min((seconds for size, seconds in kept if size <= room), default=math.inf),
+    )  # fmt: skip
+
+
+def _fraction(device: Device, flop: int) -> float:
+    """The share of the device's FLOP/s that a tile of ``flop`` reaches: straight lines over log(flop), flat outside."""
+    points = device.efficiency
+    if not points:
+        return 1.0
+    if flop <= points[0].flop:
+        return points[0].fraction
+    for left, right in pairwise(points):
+        if flop <= right.flop:
+            along = math.log(flop / left.flop) / math.log(right.flop / left.flop)
+            return left.fraction + along * (right.fraction - left.fraction)
+    return points[-1].fraction
+
+
+def _a_elements(gemm: Gemm, m_start: int, m_stop: int, depth: int) -> int:
+    """Elements of A that one batch item of a tile is sent."""
+    window = gemm.window
+    if window is None:
+        return (m_stop - m_start) * depth
+    channels = window.channels * depth // gemm.shape.k
+    return channels * region_positions(window, m_start, m_stop)
+
+
+@lru_cache(maxsize=4096)
+def region_positions(window: ConvWindow, m_start: int, m_stop: int) -> int:
+    """Input positions sent for output rows ``m_start:m_stop``: images that the range begins and ends in by the box that
+    their outputs read, images between whole."""
+    first, last = m_start, m_stop - 1
+    rows = window.rows_per_image
+    if first // rows == last // rows:
+        return _box_positions(window, first % rows, last % rows)
+    between = last // rows - first // rows - 1
+    head = _box_positions(window, first % rows, rows - 1)
+    return head + between * math.prod(window.input) + _box_positions(window, 0, last % rows)
+
+
+def _box_positions(window: ConvWindow, first: int, last: int) -> int:
+    """Positions of the least box around all inputs (padding left out) that outputs ``first..last`` of one image read."""
+    positions = 1
+    inner = window.rows_per_image
+    for axis, size in enumerate(window.output):
+        inner //= size
+        low_step, high_step = first // inner, last // inner  # the coordinate runs through these steps, modulo its size
+        coordinates = {step % size for step in range(low_step, min(high_step, low_step + size - 1) + 1)}
+        taps = [tap * window.dilations[axis] for tap in range(window.kernel[axis])]
+        begin = min(coordinates) * window.strides[axis] - window.pads[axis] + taps[0]
+        end = max(coordinates) * window.strides[axis] - window.pads[axis] + taps[-1] + 1
+        inside = range(max(begin, 0), min(end, window.input[axis]))
+        positions *= len(inside)
+    return positions
