@@ -10,14 +10,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "cleave_plan"
 
 FLOORS = {
-    "units": 0, "errors": 0, "progress": 0, "dtypes": 0,
+    "errors": -1, "units": 0, "progress": 0, "dtypes": 0,
     "workload": 1, "fleet": 1,
     "cost": 2, "kernels": 2,
     "plan": 3,
     "planning": 4, "onnx_io": 4, "profiles": 4,
     "execution": 5, "simulation": 5,
     "report": 6,
-    "api": 7, "__init__": 7,
+    "api": 7, "__init__": 8,
     "cli": 8,
 }  # fmt: skip
 
