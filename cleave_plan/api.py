@@ -1,0 +1,127 @@
+"""What ``import cleave_plan`` offers: plain functions over values, each loading what it needs when it is called.
+
+Every function raises subclasses of :class:`cleave_plan.errors.CleaveError` for faults that a user can cause, and
+whatever a command prints is reachable through these values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cleave_plan.errors import UsageError
+from cleave_plan.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cleave_plan.execution.server import RunResult
+    from cleave_plan.fleet.device import Fleet
+    from cleave_plan.plan.plan import Plan
+    from cleave_plan.plan.verify import Verdict
+    from cleave_plan.workload.graph import Workload
+
+__all__ = [
+    "execute", "generate_fleet", "load_fleet", "load_onnx", "load_plan", "make_plan", "run", "save_plan", "verify",
+    "with_servers",
+]  # fmt: skip
+
+
+def load_onnx(
+    path: str | Path, *, dims: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Workload:
+    """The work of one batch of an ONNX model; weights are not read.
+
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs. Raises InputFileError for a file that is not a
+    model, and an error that names each dimension that is still open.
+    """
+    from cleave_plan.onnx_io.importer import load_model
+
+    return load_model(Path(path), dims=dims or {}, shapes=shapes or {}).workload
+
+
+def load_fleet(path: str | Path) -> Fleet:
+    """The devices and servers of a fleet file (YAML, suffixed units) in SI; raises InputFileError with the place."""
+    from cleave_plan.fleet.fleetfile import load_fleet as load
+
+    return load(Path(path))
+
+
+def generate_fleet(devices: int, *, preset: str = "cleave", seed: int = 42) -> Fleet:
+    """A seeded fleet of ``devices`` unequal devices drawn from a preset ("cleave" or "measured-2023")."""
+    from cleave_plan.fleet.synthetic import generate_fleet as generate
+
+    return generate(devices, preset=preset, seed=seed)
+
+
+def with_servers(fleet: Fleet, servers: int | Iterable[str]) -> Fleet:
+    """``fleet`` with its first ``servers`` servers, or with the named ones in that order.
+
+    The fleet keeps its name and hash: a plan made with some of the servers is a plan for the whole fleet's file.
+    Raises UsageError for a number or a name that the fleet does not have.
+    """
+    known = {server.name: server for server in fleet.servers}
+    names = list(known)[:servers] if isinstance(servers, int) else list(servers)
+    if isinstance(servers, int) and not 1 <= servers <= len(known):
+        raise UsageError(f"{servers} servers asked for", where=f"fleet {fleet.name}", expected=f"between 1 and {len(known)}")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no server is named {name!r}", where=f"fleet {fleet.name}", expected=f"one of {', '.join(known)}")
+    if len(set(names)) != len(names) or not names:
+        raise UsageError(f"servers {names} asked for", where=f"fleet {fleet.name}", expected="at least one server, each once")
+    return dataclasses.replace(fleet, servers=tuple(known[name] for name in names))
+
+
+def make_plan(
+    workload: Workload,
+    fleet: Fleet,
+    *,
+    without: Iterable[str] = (),
+    gap: float = 1e-3,
+    time_limit_s: float = 60.0,
+    progress: Progress = silent,
+) -> Plan:
+    """The plan of least predicted batch time, with a bound on how far it can be from the best.
+
+    ``without`` switches choices off ("server": no GEMM stays on a server); ``gap`` is the relative gap and
+    ``time_limit_s`` the time after which the integer program may stop. Raises InfeasibleError with the facts when a
+    GEMM fits nowhere.
+    """
+    from cleave_plan.planning.planner import make_plan as plan
+
+    return plan(workload, fleet, without=frozenset(without), gap=gap, time_limit_s=time_limit_s, progress=progress)
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan as JSON, beside its place first and then renamed."""
+    from cleave_plan.plan.planfile import save_plan as save
+
+    save(plan, Path(path))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file; raises InputFileError with the JSON path of the first fault."""
+    from cleave_plan.plan.planfile import load_plan as load
+
+    return load(Path(path))
+
+
+def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
+    """The second opinion: exact cover, memory, hashes, and the objective recomputed by other code than the planner's."""
+    from cleave_plan.plan.verify import verify as check
+
+    return check(plan, workload, fleet)
+
+
+def run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> dict[str, np.ndarray]:
+    """The model's outputs for ``inputs``, computed on this machine as the plan says (:func:`execute` tells more)."""
+    return dict(execute(plan, model, inputs, progress=progress).outputs)
+
+
+def execute(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> RunResult:
+    """Run one batch as the plan says, one worker process per core, and report outputs, times and traffic."""
+    from cleave_plan.execution.server import run as run_plan
+
+    return run_plan(plan, Path(model), inputs, progress=progress)

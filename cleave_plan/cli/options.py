@@ -1,0 +1,92 @@
+"""Readers of option values, and options that several commands share.
+
+A reader takes the text of one option; what it cannot mean it refuses with ``click.BadParameter``, to which click adds
+the option's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cleave_plan.cli.output import remember_json, require_writable
+from cleave_plan.errors import CleaveError, UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Value = TypeVar("Value")
+
+
+def dim_binding(text: str) -> tuple[str, int]:
+    """``NAME=INT``: one symbolic dimension; names may hold any character, the last ``=`` counts."""
+    name, _, size = text.rpartition("=")
+    if not name:
+        raise click.BadParameter(f"{text!r} is not NAME=INT, for example batch=8")
+    return name, _size(size, f"dimension {name!r}")
+
+
+def shape_binding(text: str) -> tuple[str, tuple[int, ...]]:
+    """``INPUT=1x3x224x224``: the whole shape of one input; a scalar is ``INPUT=``."""
+    name, _, shape = text.rpartition("=")
+    if not name:
+        raise click.BadParameter(f"{text!r} is not INPUT=SHAPE, for example image=1x3x224x224")
+    return name, tuple(_size(size, f"the shape of {name!r}") for size in shape.lower().split("x") if shape)
+
+
+def _size(text: str, owner: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f"{owner} has {text!r} where a whole number of 1 or more was expected")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time above 0 with its unit ("30 s", "2 min"); a plain number is seconds."""
+    from cleave_plan.units import Unit, is_number, parse
+
+    try:
+        amount = float(text) if is_number(text) else parse(text, Unit.SECONDS, "")
+    except CleaveError as error:
+        raise click.BadParameter(error.sentence()) from error
+    if amount <= 0:
+        raise click.BadParameter(f"{text!r} is not more than 0 s")
+    return amount
+
+
+def output_file(text: str) -> Path:
+    """A file to write; that something can be written there is found out before the work starts."""
+    path = Path(text)
+    require_writable(path)
+    return path
+
+
+def input_file(text: str) -> Path:
+    """A file to read. Whether it exists is for its reader to say, with exit code 4 as for any other fault of a file."""
+    return Path(text)
+
+
+def gathered(pairs: Iterable[tuple[str, Value]], option: str) -> dict[str, Value]:
+    """Repeated ``NAME=VALUE`` options as a mapping; raises UsageError when one name is given two values."""
+    table: dict[str, Value] = {}
+    for name, value in pairs:
+        if table.setdefault(name, value) != value:
+            raise UsageError(f"{name!r} is given two values, {table[name]} and {value}", where=option, remedy="keep one of them")
+    return table
+
+
+def json_option(command: Command) -> Command:
+    """``--json``: one JSON document on stdout and nothing else there."""
+    text = "Print one JSON document on stdout and nothing else there."
+    return click.option("--json", "as_json", is_flag=True, callback=remember_json, help=text)(command)
+
+
+def shape_options(command: Command) -> Command:
+    """``--dim`` and ``--shape``: sizes that the file leaves open."""
+    command = click.option(
+        "--shape", "shapes", metavar="INPUT=1x3x224x224", multiple=True, type=shape_binding,
+        help="Shape of an input. Repeatable.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--dim", "dims", metavar="NAME=INT", multiple=True, type=dim_binding, help="Size of a symbolic dimension. Repeatable."
+    )(command)

@@ -1,0 +1,75 @@
+"""What commands write: one JSON document on stdout, and files that are written beside their place and renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cleave_plan.errors import UsageError
+
+_WANTED = "cleave_plan.json_wanted"
+_EMITTED = "cleave_plan.json_emitted"
+
+
+def remember_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:
+    """Callback of ``--json``: the outermost context learns that stdout belongs to one document."""
+    context.find_root().meta[_WANTED] = wanted
+    return wanted
+
+
+def wants_json(context: click.Context) -> bool:
+    """Whether the command was asked for JSON."""
+    return bool(context.find_root().meta.get(_WANTED))
+
+
+def result_was_emitted(context: click.Context) -> bool:
+    """Whether the command's document is already on stdout."""
+    return bool(context.find_root().meta.get(_EMITTED))
+
+
+def emit_json(document: Mapping[str, Any], context: click.Context | None = None) -> None:
+    """Print ``document`` on stdout; every number in it must be finite."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    (context or click.get_current_context()).find_root().meta[_EMITTED] = True
+    click.echo(text)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse an output path before the work starts; raises UsageError when its directory is not there."""
+    if path.is_dir():
+        raise UsageError("this is a directory", where=str(path), expected="the name of a file to write")
+    parent = path.parent
+    if not parent.is_dir():
+        raise UsageError(f"the directory {parent} does not exist", where=str(path), remedy=f"make it first: mkdir -p {parent}")
+    if not os.access(parent, os.W_OK):
+        raise UsageError(f"the directory {parent} is not writable", where=str(path), remedy="choose another place")
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to; it takes the place of ``path`` when the block ends well, else it is removed."""
+    require_writable(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    beside = Path(name)
+    try:
+        yield beside
+        beside.chmod(0o666 & ~_umask())  # mkstemp makes private files; an output is an ordinary one
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The process's umask (it can only be read by setting it)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,174 @@
+"""A plan on the terminal: how long a batch takes, how near the best that is, what binds, and whether the fleet pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan, Predicted
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
+from cleave_plan.units import Unit, format_value
+
+LEVELS_SHOWN = 10
+DEVICES_SHOWN = 16
+
+
+def plan_text(plan: Plan, screen: Screen) -> str:
+    """The terminal summary of ``plan``; every number has its unit and says which cost it comes from."""
+    sheet = Sheet(screen)
+    sheet.heading(f"Plan of {plan.model.name} over {plan.fleet.name}")
+    sheet.facts(_headline(plan))
+    good, sentence = worth(plan.predicted)
+    sheet.verdict(sentence, good=good)
+    sheet.notes(plan.notes)
+    sheet.heading(f"What binds: the longest levels of {plural(_level_count(plan.predicted), 'level')}")
+    sheet.table(*_level_table(plan.predicted))
+    sheet.heading("What each device does")
+    sheet.table(*_device_table(plan))
+    idle = plan.predicted.devices_total - plan.predicted.devices_used
+    if idle:
+        sheet.notes([f"{plural(idle, 'device')} left out: with {'it' if idle == 1 else 'them'} no batch would be faster"])
+    sheet.heading("How it was made")
+    sheet.facts(_making(plan))
+    return sheet.text()
+
+
+def worth(predicted: Predicted) -> tuple[bool, str]:
+    """Whether the fleet is worth using, and the sentence that says so with the times it compares."""
+    rivals: list[tuple[float, str]] = []
+    if predicted.server_only_s is not None:
+        rivals.append((predicted.server_only_s, "the server alone"))
+    if predicted.one_device_s is not None:
+        rivals.append((predicted.one_device_s, f"one device ({predicted.one_device_name})"))
+    mine = f"the fleet takes {_seconds(predicted.batch_s)}"
+    if not rivals:
+        return True, f"Only the fleet can run it: {mine}, and it fits neither one device nor the server alone."
+    best, who = min(rivals)
+    ratio = best / predicted.batch_s if predicted.batch_s > 0 else 1.0
+    if predicted.devices_used == 0 or ratio < 1.005:
+        return False, f"The fleet is not worth it: {who} takes {_seconds(best)}, {mine}."
+    return True, f"The fleet is worth it: {ratio:.3g} × faster than {who} ({_seconds(best)}), {mine}."
+
+
+def _headline(plan: Plan) -> list[Fact]:
+    p = plan.predicted
+    parts = f"levels {_seconds(p.levels_s)} + server operators {_seconds(p.server_operators_s)}, by executed cost"
+    certificate = f"no plan's levels can be faster; this plan's take {_seconds(p.ideal_levels_s)}, by ideal cost"
+    directions = f"{_bytes(p.downlink_bytes)} down, {_bytes(p.uplink_bytes)} up, per batch"
+    return [
+        Fact("batch time", _seconds(p.batch_s), parts),
+        Fact("bound", _seconds(p.bound_s), certificate),
+        Fact("gap", percent(p.gap), "1 - bound / levels, both by ideal cost, for schedules with a barrier after each level"),
+        Fact("devices", f"uses {p.devices_used} of {p.devices_total}"),
+        Fact("one device", _optional(p.one_device_s), _against(p.one_device_s, p, p.one_device_name or "fits no device alone")),
+        Fact("server only", _optional(p.server_only_s), _against(p.server_only_s, p, "" if p.server_only_s else "does not fit")),
+        Fact("traffic", _bytes(p.downlink_bytes + p.uplink_bytes), directions),
+    ]  # fmt: skip
+
+
+def _optional(value: float | None) -> str:
+    return "impossible" if value is None else _seconds(value)
+
+
+def _against(value: float | None, predicted: Predicted, remark: str) -> str:
+    if value is None or predicted.batch_s <= 0:
+        return remark
+    ratio = f"{value / predicted.batch_s:.3g} × the plan's batch time, by executed cost"
+    return f"{remark}, {ratio}" if remark else ratio
+
+
+def _level_count(predicted: Predicted) -> int:
+    return sum(level.count for level in predicted.levels)
+
+
+def _level_table(predicted: Predicted) -> tuple[list[Column], list[list[str]]]:
+    """The levels that take most of the batch; identical ones are one row."""
+    columns = [
+        Column("level"), Column("×"), Column("GEMMs", numeric=False), Column("each, executed"), Column("each, ideal"),
+        Column("bound"), Column("gap"), Column("of the batch"), Column("binds", numeric=False),
+    ]  # fmt: skip
+
+    def share(levels: Sequence[LevelReport]) -> str:
+        return percent(_share(sum(level.executed_s * level.count for level in levels), predicted.batch_s))
+
+    longest = sorted(predicted.levels, key=lambda level: (-level.executed_s * level.count, level.index))
+    rows = [
+        [
+            count(level.index), count(level.count), _names(level.gemms), _seconds(level.executed_s), _seconds(level.ideal_s),
+            _seconds(level.bound_s), percent(_gap(level)), share([level]), level.binds,
+        ]
+        for level in longest[:LEVELS_SHOWN]
+    ]  # fmt: skip
+    rest = longest[LEVELS_SHOWN:]
+    if rest:
+        rows.append(["others", count(sum(level.count for level in rest)), "", "", "", "", "", share(rest), ""])
+    return columns, rows
+
+
+def _gap(level: LevelReport) -> float:
+    return 1 - level.bound_s / level.ideal_s if level.ideal_s > 0 else 0.0
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _volume(assignment: Assignment) -> list[int]:
+    """Multiply-adds of each tile."""
+    t = assignment.tiles
+    sizes = zip(t.m_stop - t.m_start, t.n_stop - t.n_start, t.k_stop - t.k_start, t.batch_stop - t.batch_start, strict=True)
+    return [int(m) * int(n) * int(k) * int(b) for m, n, k, b in sizes]
+
+
+def _device_table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
+    """Devices by their share of the multiply-adds that left the server."""
+    macs: Counter[int] = Counter()
+    tiles: Counter[int] = Counter()
+    for assignment in plan.assignments:
+        copies = len(assignment.gemms)
+        for device, volume in zip(assignment.tiles.device.tolist(), _volume(assignment), strict=True):
+            macs[device] += volume * copies
+            tiles[device] += copies
+    everything = sum(macs.values())
+    columns = [Column("device", numeric=False), Column("tiles"), Column("of the devices' work"), Column("memory")]
+    rows = []
+    for device, work in macs.most_common(DEVICES_SHOWN):
+        name = plan.device_names[device]
+        memory = plan.predicted.device_memory_bytes.get(name)
+        rows.append([name, count(tiles[device]), percent(_share(work, everything)), "" if memory is None else _bytes(memory)])
+    if len(macs) > DEVICES_SHOWN:
+        others = macs.most_common()[DEVICES_SHOWN:]
+        share = _share(sum(work for _, work in others), everything)
+        rows.append([f"{len(others)} others", count(sum(tiles[device] for device, _ in others)), percent(share), ""])
+    return columns, rows or [["none", "0", percent(0.0), ""]]
+
+
+def _making(plan: Plan) -> list[Fact]:
+    s = plan.solver
+    modes = Counter[Mode]()
+    for assignment in plan.assignments:
+        modes[assignment.mode] += len(assignment.gemms)
+    split = ", ".join(f"{mode.value} {count(times)}" for mode, times in sorted(modes.items()))
+    size = (
+        f"{count(s.variables)} variables, {count(s.rows)} rows, built in {_seconds(s.build_s)}, solved in {_seconds(s.solve_s)}"
+    )
+    facts = [
+        Fact("GEMMs", count(sum(modes.values())), split),
+        Fact("program", s.status.value, f"{s.name}, gap {percent(s.gap)} among the options offered; {size}"),
+    ]
+    for server, used in plan.predicted.server_memory_bytes.items():
+        facts.append(Fact(f"server {server}", _bytes(used), "weights and live activations that it holds"))
+    facts += [Fact(name, value) for name, value in plan.settings.items()]
+    return facts
+
+
+def _seconds(value: float) -> str:
+    return format_value(value, Unit.SECONDS)
+
+
+def _bytes(value: float) -> str:
+    return format_value(value, Unit.BYTES)

@@ -1,0 +1,157 @@
+"""A model's work on the terminal and as a JSON document: GEMMs, totals, levels, server operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.units import Unit, format_value
+from cleave_plan.workload.gemm import Gemm, Operand, Role
+from cleave_plan.workload.graph import ServerOperator, Workload
+
+_COLUMNS = (
+    Column("GEMM", numeric=False), Column("op", numeric=False),
+    Column("×"), Column("batch"), Column("M"), Column("K"), Column("N"), Column("dtype", numeric=False),
+    Column("parameters"), Column("FLOP"), Column("bytes"),
+)  # fmt: skip
+
+
+def weight_elements(gemm: Gemm) -> int:
+    """Elements of the operands that are parameters (a weight that two GEMMs share counts in both)."""
+    shape = gemm.shape
+    a = shape.batch * shape.m * shape.k if gemm.a.role is Role.PARAMETER else 0
+    b = shape.batch * shape.k * shape.n if gemm.b.role is Role.PARAMETER else 0
+    return a + b
+
+
+def moved_bytes(gemm: Gemm) -> int:
+    """Bytes of both operands and of the result, each once."""
+    return gemm.a_bytes + gemm.b_bytes + gemm.out_bytes
+
+
+def workload_document(workload: Workload) -> dict[str, Any]:
+    """The JSON document of ``inspect``: everything that the workload knows, in SI units."""
+    return {
+        "model": {"name": workload.name, "sha256": workload.sha256, "weights_present": workload.weights_present},
+        "dims": dict(workload.dims),
+        "shapes": {name: list(shape) for name, shape in workload.shapes.items()},
+        "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.inputs],
+        "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.outputs],
+        "gemms": [_gemm_document(gemm) for gemm in workload.gemms],
+        "totals": {
+            "gemms": len(workload.gemms),
+            "gemm_classes": len(workload.classes()),
+            "gemm_macs": workload.gemm_macs,
+            "gemm_flop": workload.gemm_flop,
+            "gemm_bytes": sum(moved_bytes(gemm) for gemm in workload.gemms),
+            "parameters": workload.parameter_elements,
+            "parameter_bytes": sum(workload.parameters.values()),
+            "server_operators": len(workload.server_operators),
+        },
+        "levels": [
+            {"index": level.index, "gemms": [workload.gemms[place].name for place in level.gemms], "live_bytes": level.live_bytes}
+            for level in workload.levels
+        ],
+        "server_operators": [_operator_document(operator) for operator in workload.server_operators],
+        "unrecognised": [_operator_document(operator) for operator in workload.unrecognised],
+        "notes": list(workload.notes),
+    }
+
+
+def _gemm_document(gemm: Gemm) -> dict[str, Any]:
+    return {
+        "name": gemm.name, "node": gemm.node, "op": gemm.op, "phase": gemm.phase.value, "level": gemm.level,
+        "shape": list(gemm.shape), "dtype": gemm.dtype.value,
+        "macs": gemm.macs, "flop": gemm.flop, "parameters": weight_elements(gemm), "bytes": moved_bytes(gemm),
+        "a": _operand_document(gemm.a, gemm.a_bytes), "b": _operand_document(gemm.b, gemm.b_bytes),
+        "out": {"tensor": gemm.output, "dtype": gemm.out_dtype.value, "bytes": gemm.out_bytes},
+        "window": None if gemm.window is None else asdict(gemm.window),
+    }  # fmt: skip
+
+
+def _operand_document(operand: Operand, size: int) -> dict[str, Any]:
+    return {"tensor": operand.tensor, "role": operand.role.value, "dtype": operand.dtype.value, "bytes": size}
+
+
+def _operator_document(operator: ServerOperator) -> dict[str, Any]:
+    return {
+        "name": operator.name, "op": operator.op, "domain": operator.domain, "level": operator.level, "bytes": operator.bytes,
+    }  # fmt: skip
+
+
+def workload_text(workload: Workload, screen: Screen, *, every: bool = False) -> str:
+    """The terminal report of ``inspect``; identical GEMMs share a row unless ``every`` is set."""
+    sheet = Sheet(screen)
+    sheet.heading(f"Model {workload.name}")
+    sheet.facts(_model_facts(workload))
+    sheet.heading("Matrix multiplications")
+    groups = [(gemm,) for gemm in workload.gemms] if every else list(workload.classes().values())
+    total = ("total", "", count(len(workload.gemms)), "", "", "", "", "", *_sums(workload.gemms))
+    sheet.table(_COLUMNS, [_row(group) for group in groups], total=total)
+    if not every and len(groups) < len(workload.gemms):
+        sheet.notes(["a row stands for × identical GEMMs and its last three columns are their sums; --all lists each"])
+    sheet.heading(f"On the server: {plural(len(workload.server_operators), 'operator')}")
+    if workload.server_operators:
+        sheet.table(*_server_table(workload.server_operators))
+    sheet.notes(workload.notes)
+    return sheet.text()
+
+
+def _model_facts(workload: Workload) -> list[Fact]:
+    weights = "weights present" if workload.weights_present else "weights absent: it can be planned, not run"
+    sizes = ", ".join(f"{name}={size}" for name, size in workload.dims.items())
+    widest = max((len(level.gemms) for level in workload.levels), default=0)
+    facts = [
+        Fact("inputs", ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in workload.inputs)),
+        Fact("parameters", count(workload.parameter_elements), f"{_bytes(sum(workload.parameters.values()))}; {weights}"),
+        Fact(
+            "GEMM work", _flop(workload.gemm_flop), f"2 × {count(workload.gemm_macs)} multiply-adds, bias additions not counted"
+        ),
+        Fact(
+            "levels", count(len(workload.levels)), f"up to {plural(widest, 'GEMM')} in one; a level waits for the one before it"
+        ),
+    ]
+    if sizes:
+        facts.insert(1, Fact("dimensions", sizes, "bound on the command line"))
+    return facts
+
+
+def _row(group: Sequence[Gemm]) -> tuple[str, ...]:
+    first = group[0]
+    sizes = (count(size) for size in first.shape)
+    return (first.name, first.op, count(len(group)), *sizes, first.dtype.value, *_sums(group))
+
+
+def _sums(group: Sequence[Gemm]) -> tuple[str, str, str]:
+    return (
+        count(sum(weight_elements(gemm) for gemm in group)),
+        _flop(sum(gemm.flop for gemm in group)),
+        _bytes(sum(moved_bytes(gemm) for gemm in group)),
+    )
+
+
+def _server_table(operators: Sequence[ServerOperator]) -> tuple[list[Column], list[list[str]]]:
+    """Operator types with how often they occur and what they read and write."""
+    columns = [Column("operator", numeric=False), Column("×"), Column("bytes"), Column("", numeric=False)]
+    kinds = Counter((operator.domain, operator.op) for operator in operators)
+    rows = []
+    for (domain, op), times in sorted(kinds.items(), key=lambda item: (-item[1], item[0])):
+        members = [operator for operator in operators if (operator.domain, operator.op) == (domain, op)]
+        known = sum(operator.bytes for operator in members if operator.bytes is not None)
+        unknown = sum(operator.bytes is None for operator in members)
+        remarks = [f"{unknown} of unknown size"] if unknown else []
+        if any(operator.gemm_like for operator in members):
+            remarks.append("holds matrix work that is not counted")
+        rows.append([f"{domain}.{op}" if domain else op, count(times), _bytes(known), "; ".join(remarks)])
+    return columns, rows
+
+
+def _bytes(value: float) -> str:
+    return format_value(value, Unit.BYTES)
+
+
+def _flop(value: float) -> str:
+    return format_value(value, Unit.FLOP)
