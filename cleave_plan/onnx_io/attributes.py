@@ -1,0 +1,53 @@
+"""Attributes of a node with their defaults, without converting the ones nobody asks for."""
+
+from __future__ import annotations
+
+import onnx
+
+
+def _find(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute
+    return None
+
+
+def get_int(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute."""
+    found = _find(node, name)
+    return default if found is None else int(found.i)
+
+
+def get_ints(node: onnx.NodeProto, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
+    """A list of integers; ``default`` (None unless given) when it is absent or empty."""
+    found = _find(node, name)
+    return default if found is None or not found.ints else tuple(found.ints)
+
+
+def get_string(node: onnx.NodeProto, name: str, default: str) -> str:
+    """A string attribute."""
+    found = _find(node, name)
+    return default if found is None else bytes(found.s).decode("utf-8", "replace")
+
+
+def get_graph(node: onnx.NodeProto, name: str) -> onnx.GraphProto | None:
+    """A subgraph attribute, None when absent."""
+    found = _find(node, name)
+    return found.g if found is not None and found.HasField("g") else None
+
+
+def get_tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
+    """A tensor attribute, None when absent."""
+    found = _find(node, name)
+    return found.t if found is not None and found.HasField("t") else None
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Every subgraph that a node carries (branches, bodies)."""
+    graphs = []
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            graphs.append(attribute.g)
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            graphs.extend(attribute.graphs)
+    return graphs

@@ -1,0 +1,79 @@
+"""Facts of tensors that stand in the file: initialisers and Constant nodes. Headers only, and the values of small ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from cleave_plan.errors import InputFileError
+from cleave_plan.onnx_io.external import is_external, locate
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, fact_of_value, is_small, tensor_to_array
+
+
+def tensor_fact(tensor: onnx.TensorProto, folder: Path | None = None) -> Fact:
+    """What a tensor's header says, and its values when it is small.
+
+    A small tensor that lies outside the file is read when ``folder`` (the model's) is given and the data is there.
+    Raises InputFileError when the header or the data of a small tensor is damaged.
+    """
+    where = f"tensor {tensor.name!r}"
+    sizes = tuple(int(size) for size in tensor.dims)
+    if any(size < 0 for size in sizes):
+        raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
+    if not is_small(tensor.data_type, sizes):
+        return Fact(elem=tensor.data_type, shape=sizes)
+    try:
+        value = _outside_value(tensor, sizes, folder) if is_external(tensor) else tensor_to_array(tensor)
+    except ValueError as error:
+        raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
+    return Fact(elem=tensor.data_type, shape=sizes) if value is None else fact_of_value(value, tensor.data_type)
+
+
+def initialiser_facts(graph: onnx.GraphProto, folder: Path | None = None) -> dict[str, Fact]:
+    """Facts of a graph's initialisers; a sparse one has the shape of the tensor that it stands for."""
+    facts = {tensor.name: tensor_fact(tensor, folder) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        facts[sparse.values.name] = Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
+    return facts
+
+
+def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Path | None) -> Value | None:
+    if folder is None:
+        return None
+    data = locate(tensor, folder)
+    if not data.present:
+        return None
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).newbyteorder("<")
+    count = int(np.prod(sizes, dtype=np.int64))
+    with data.path.open("rb") as file:
+        file.seek(data.offset)
+        content = file.read(count * dtype.itemsize)
+    if len(content) < count * dtype.itemsize:
+        return None
+    value: Value = np.frombuffer(content, dtype=dtype).reshape(sizes).astype(dtype.newbyteorder("="))
+    return value
+
+
+def constant_fact(node: onnx.NodeProto) -> Fact:
+    """The output of a Constant node, whichever of its attributes holds the value."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return tensor_fact(attribute.t)
+        if attribute.name == "value_int":
+            return fact_of_value(np.array(attribute.i, dtype=np.int64), onnx.TensorProto.INT64)
+        if attribute.name == "value_ints":
+            return fact_of_value(np.array(attribute.ints, dtype=np.int64), onnx.TensorProto.INT64)
+        if attribute.name == "value_float":
+            return fact_of_value(np.array(attribute.f, dtype=np.float32), onnx.TensorProto.FLOAT)
+        if attribute.name == "value_floats":
+            return fact_of_value(np.array(attribute.floats, dtype=np.float32), onnx.TensorProto.FLOAT)
+        if attribute.name == "value_string":
+            return Fact(elem=onnx.TensorProto.STRING, shape=())
+        if attribute.name == "value_strings":
+            return Fact(elem=onnx.TensorProto.STRING, shape=(len(attribute.strings),))
+        if attribute.name == "sparse_value":
+            sparse = attribute.sparse_tensor
+            return Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
+    return UNKNOWN

@@ -1,0 +1,138 @@
+"""What is known of a tensor before anything runs: element type, shape, and the values of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+Dim = int | str | None
+"""A size: known, named (a symbolic dimension that nobody bound), or unknown."""
+
+Value = NDArray[Any]
+"""A folded tensor. With dtype object it is a tensor of integers of which some are named or unknown (see Dim)."""
+
+INTEGER_LIMIT = 1024
+"""Most elements of an integer or boolean tensor whose values are kept: shapes, axes, indices, masks of them."""
+
+FLOAT_LIMIT = 16
+"""Most elements of a float tensor whose values are kept: scales of Resize, steps of Range, factors in shape arithmetic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """What is known of one tensor.
+
+    ``elem`` is the ONNX element type code (0: unknown); ``shape`` is None when even the rank is unknown; ``other`` holds
+    the type of what is not a tensor (a sequence, an optional, a map).
+    """
+
+    elem: int = 0
+    shape: tuple[Dim, ...] | None = None
+    value: Value | None = None
+    other: onnx.TypeProto | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape when every size is known, otherwise None."""
+        if self.shape is None or not all(isinstance(size, int) for size in self.shape):
+            return None
+        return tuple(size for size in self.shape if isinstance(size, int))
+
+    @property
+    def whole_value(self) -> Value | None:
+        """The values when every one is known."""
+        return self.value if self.value is not None and self.value.dtype != object else None
+
+    @property
+    def partial_value(self) -> Value | None:
+        """The values when only some are known."""
+        return self.value if self.value is not None and self.value.dtype == object else None
+
+
+UNKNOWN = Fact()
+
+
+def fact_of_value(value: Value, elem: int) -> Fact:
+    """A tensor whose values are known."""
+    return Fact(elem=elem, shape=value.shape, value=value)
+
+
+def fact_of_type(kind: onnx.TypeProto, names: Mapping[str, int] | None = None) -> Fact:
+    """What a declared type says. Sizes below 0 are unknown; symbolic ones are looked up in ``names`` when it has them."""
+    if not kind.HasField("tensor_type"):
+        return Fact(other=kind) if kind.WhichOneof("value") else UNKNOWN
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return Fact(elem=tensor.elem_type)
+    return Fact(elem=tensor.elem_type, shape=tuple(declared_dim(dim, names) for dim in tensor.shape.dim))
+
+
+# Names that exporters write where they mean "not known": two dimensions called "?" need not be equal.
+_NAMELESS = frozenset({"", "?", "-1", "None", "none", "unk", "unknown"})
+
+
+def declared_dim(dim: onnx.TensorShapeProto.Dimension, names: Mapping[str, int] | None = None) -> Dim:
+    """One dimension of a declared type as a Dim."""
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    name = str(dim.dim_param).strip()
+    if name in _NAMELESS:
+        return None
+    if name.isascii() and name.isdigit():  # some converters write sizes as names
+        return int(name)
+    return names[name] if names and name in names else name
+
+
+def type_of_fact(fact: Fact) -> onnx.TypeProto:
+    """The ONNX type that says what ``fact`` says."""
+    if fact.other is not None:
+        return fact.other
+    kind = onnx.TypeProto()
+    kind.tensor_type.elem_type = fact.elem
+    if fact.shape is not None:
+        kind.tensor_type.shape.SetInParent()
+        for size in fact.shape:
+            dim = kind.tensor_type.shape.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif size is not None:
+                dim.dim_param = size
+    return kind
+
+
+def is_small(elem: int, sizes: Iterable[int]) -> bool:
+    """Whether a tensor of this type and shape is one whose values are kept."""
+    count = 1
+    for size in sizes:
+        count *= size
+    if elem in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16):
+        return count <= FLOAT_LIMIT
+    return elem in _INTEGERS and count <= INTEGER_LIMIT
+
+
+_INTEGERS = frozenset(
+    {
+        onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.INT16, onnx.TensorProto.INT8,
+        onnx.TensorProto.UINT64, onnx.TensorProto.UINT32, onnx.TensorProto.UINT16, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL,
+    }
+)  # fmt: skip
+
+
+def tensor_to_array(tensor: onnx.TensorProto) -> Value:
+    """Values of a small tensor that lies in the file; raises ValueError when its bytes do not fit its header."""
+    try:
+        array: Value = numpy_helper.to_array(tensor)
+    except Exception as error:  # to_array reports damage through several unrelated exception types
+        raise ValueError(f"tensor {tensor.name!r} cannot be read: {error}") from None
+    return array
+
+
+def array_to_tensor(value: Value, name: str) -> onnx.TensorProto:
+    """The ONNX form of a folded value."""
+    return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)

@@ -1,0 +1,198 @@
+"""From an ONNX file to a Workload: GEMMs in levels, server operators between them, weights by their headers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+
+from cleave_plan.dtypes import DType
+from cleave_plan.errors import InputFileError
+from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
+from cleave_plan.onnx_io.constants import initialiser_facts
+from cleave_plan.onnx_io.diagnosis import unknown_shape_error
+from cleave_plan.onnx_io.elements import dtype_of
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact
+from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
+from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.notes import make_notes
+from cleave_plan.onnx_io.operators import Form, ShapeContradictionError, has_uncounted_matrix_work, rule_of
+from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters
+from cleave_plan.onnx_io.reader import ModelFile, read_model
+from cleave_plan.onnx_io.shapes import ShapeWalk
+from cleave_plan.onnx_io.traffic import bytes_moved
+from cleave_plan.workload.gemm import Gemm, Operand, Role
+from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, Workload
+
+OPEN = -1
+"""What stands in a TensorInfo for a size that nobody bound (no GEMM depends on it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImportedModel:
+    """A model as the planner sees it (``workload``) and as the executor walks it.
+
+    ``model``: functions inlined, nodes sorted, no external data loaded. ``nodes``: GEMM name -> its node. ``depth``: index
+    in ``model.graph.node`` -> number of GEMM levels before the node: a server node of depth d runs just before the GEMMs
+    of level d, the last ones have depth ``len(workload.levels)``. ``tensor_shapes`` and ``tensor_dtypes`` hold the
+    tensors of the outermost graph whose shape or type is known.
+    """
+
+    path: Path
+    workload: Workload
+    model: onnx.ModelProto
+    nodes: Mapping[str, onnx.NodeProto]
+    depth: Mapping[int, int]
+    tensor_shapes: Mapping[str, tuple[int, ...]]
+    tensor_dtypes: Mapping[str, DType]
+
+
+def load_model(
+    path: str | Path, *, dims: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> ImportedModel:
+    """Read an ONNX file; weights may be external or absent and are not loaded.
+
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs by name. Raises UsageError when they name what does
+    not exist or sizes that cannot be, and InputFileError when the file is no model, contradicts itself, or leaves the
+    shape of a GEMM open (the error says which dimension or operator is the reason).
+    """
+    file = read_model(Path(path))
+    graph = file.model.graph
+    bindings = bind_inputs(graph, int(file.model.ir_version), dims or {}, shapes or {})
+    facts: dict[str, Fact] = initialiser_facts(graph, file.path.parent) | dict(bindings.inputs)
+    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, where=str(file.path))
+    walk.run(graph, facts)
+    return _Importer(file, bindings, facts, walk).build(dims or {}, shapes or {})
+
+
+class _Importer:
+    """Puts the parts of one model together."""
+
+    def __init__(self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk) -> None:
+        self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
+        self.names = unique_names(self.graph)
+        self.forms = self._forms()
+        self.schedule: Schedule = schedule(self.graph, self.forms.keys())
+        self.constants = constant_tensors(self.graph, bindings.inputs)
+        self.sizes = {name: _bytes(fact) for name, fact in facts.items()}
+
+    def build(self, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
+        """The imported model."""
+        gemms = tuple(self._gemm(index, form) for index, form in self.forms.items())
+        operators = self._server_operators()
+        operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
+        parameters = find_parameters(self.graph, operands, self.file.path.parent)
+        workload = Workload(
+            name=self.file.path.stem,
+            sha256=self.file.sha256,
+            gemms=gemms,
+            levels=self._levels(gemms),
+            server_operators=operators,
+            inputs=tuple(_info(name, fact) for name, fact in self.bindings.inputs.items()),
+            outputs=tuple(_info(value.name, self.facts.get(value.name, UNKNOWN)) for value in self.graph.output),
+            parameters=parameters.sizes,
+            parameter_elements=parameters.elements,
+            dims={name: int(size) for name, size in dims.items()},
+            shapes={name: tuple(int(size) for size in sizes) for name, sizes in shapes.items()},
+            weights_present=parameters.present,
+            notes=make_notes(operators, self.bindings, self.walk),
+        )
+        return ImportedModel(
+            path=self.file.path,
+            workload=workload,
+            model=self.file.model,
+            nodes={self.names[index]: self.graph.node[index] for index in self.forms},
+            depth=dict(enumerate(self.schedule.depth)),
+            tensor_shapes={name: fact.sizes for name, fact in self.facts.items() if fact.sizes is not None},
+            tensor_dtypes={name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None},
+        )
+
+    def _forms(self) -> dict[int, Form]:
+        """The canonical form of every node that has a rule."""
+        forms = {}
+        for index, node in enumerate(self.graph.node):
+            rule = rule_of(node)
+            if rule is None:
+                continue
+            sizes = [self.facts.get(name, UNKNOWN).sizes if name else None for name in node.input]
+            if any(size is None for size in sizes[:2]):
+                raise unknown_shape_error(self.graph, index, self.facts, self.bindings, self.walk.faults, str(self.file.path))
+            try:
+                forms[index] = rule(node, sizes)
+            except ShapeContradictionError as error:
+                raise InputFileError(
+                    f"{node_label(node)}: {error}", where=str(self.file.path), expected="operands that fit the operator",
+                    remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
+                ) from None  # fmt: skip
+        return forms
+
+    def _gemm(self, index: int, form: Form) -> Gemm:
+        node = self.graph.node[index]
+        a = self._operand(node, form.a)
+        output = self.facts.get(node.output[0], UNKNOWN)
+        return Gemm(
+            name=self.names[index], node=node.name, op=node.op_type, shape=form.shape, window=form.window,
+            a=a, b=self._operand(node, form.b), output=node.output[0], out_dtype=dtype_of(output.elem) or a.dtype,
+            level=self.schedule.depth[index],
+        )  # fmt: skip
+
+    def _operand(self, node: onnx.NodeProto, place: int) -> Operand:
+        name = node.input[place]
+        dtype = dtype_of(self.facts[name].elem)
+        if dtype is None:
+            raise InputFileError(
+                f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=str(self.file.path),
+                expected="an element type in the file (value_info)",
+            )  # fmt: skip
+        return Operand(tensor=name, role=Role.PARAMETER if name in self.constants else Role.ACTIVATION, dtype=dtype)
+
+    def _levels(self, gemms: tuple[Gemm, ...]) -> tuple[Level, ...]:
+        members: list[list[int]] = [[] for _ in range(self.schedule.levels)]
+        for place, gemm in enumerate(gemms):
+            members[gemm.level].append(place)
+        live = live_bytes(self.graph, self.schedule, self.forms.keys(), self.sizes, self.constants)
+        return tuple(Level(index=index, gemms=tuple(places), live_bytes=live[index]) for index, places in enumerate(members))
+
+    def _server_operators(self) -> tuple[ServerOperator, ...]:
+        """Every node without a form, but for Constants, which do nothing."""
+        return tuple(
+            ServerOperator(
+                name=self.names[index], op=node.op_type, domain=domain_of(node), level=self.schedule.depth[index],
+                bytes=bytes_moved(node, self.schedule.reads[index], self.sizes), gemm_like=has_uncounted_matrix_work(node),
+            )
+            for index, node in enumerate(self.graph.node)
+            if index not in self.forms and node.op_type != "Constant"
+        )  # fmt: skip
+
+
+def unique_names(graph: onnx.GraphProto) -> list[str]:
+    """A name for every node: its own where no other node has it, else that of its first output, else its place."""
+    count = Counter(node.name for node in graph.node)
+    taken = {name for name, number in count.items() if name and number == 1}
+    names = []
+    for index, node in enumerate(graph.node):
+        if node.name in taken:
+            names.append(node.name)
+            continue
+        name = next((output for output in node.output if output), "") or f"{node.op_type}-{index}"
+        while name in taken:
+            name = f"{name}#{index}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _bytes(fact: Fact) -> int | None:
+    dtype = dtype_of(fact.elem)
+    return None if dtype is None or fact.sizes is None else dtype.bytes_of(prod(fact.sizes))
+
+
+def _info(name: str, fact: Fact) -> TensorInfo:
+    dtype = dtype_of(fact.elem)
+    shape = tuple(size if isinstance(size, int) else OPEN for size in fact.shape or ())
+    return TensorInfo(name=name, dtype=dtype.value if dtype else "", shape=shape)

@@ -1,0 +1,82 @@
+"""When each node runs: levels of GEMMs, and what is alive in the server's memory while a level runs.
+
+A GEMM's level is the longest path to it, counted in GEMMs. A server node of depth d runs just before the GEMMs of
+level d; the last ones have depth ``len(levels)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from cleave_plan.onnx_io.order import reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """``depth`` of each node (a GEMM's is its level), by its index in the graph; ``levels`` is their number."""
+
+    depth: tuple[int, ...]
+    levels: int
+    reads: tuple[tuple[str, ...], ...]
+
+
+def schedule(graph: onnx.GraphProto, gemms: Collection[int]) -> Schedule:
+    """Depths of the nodes of a sorted graph, of which ``gemms`` (indices) are GEMMs."""
+    made: dict[str, int] = {}
+    depths = []
+    wanted = []
+    levels = 0
+    for index, node in enumerate(graph.node):
+        names = tuple(reads(node))
+        depth = max((made.get(name, 0) for name in names), default=0)
+        after = depth + 1 if index in gemms else depth
+        for name in node.output:
+            made[name] = after
+        levels = max(levels, after)
+        depths.append(depth)
+        wanted.append(names)
+    return Schedule(depth=tuple(depths), levels=levels, reads=tuple(wanted))
+
+
+def live_bytes(
+    graph: onnx.GraphProto, plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int | None], constants: Collection[str]
+) -> tuple[int | None, ...]:
+    """Bytes of activations alive during each level: what it reads, what it makes, and what later nodes still need.
+
+    ``sizes`` are bytes of tensors (None or absent: unknown, which makes every level that holds the tensor unknown);
+    ``constants`` (weights and what is derived from them alone) do not count. A graph output lives to the end.
+    """
+    first = {value.name: 0 for value in graph.input}
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        depth = plan.depth[index]
+        for name in node.output:
+            first[name] = depth
+        # A server node of depth d reads after level d - 1 and before level d.
+        use = depth if index in gemms else depth - 1
+        for name in plan.reads[index]:
+            last[name] = max(last.get(name, use), use)
+    for value in graph.output:
+        last[value.name] = plan.levels - 1
+    for index in gemms:  # a result that nobody reads still arrives
+        for name in graph.node[index].output:
+            last.setdefault(name, plan.depth[index])
+    change = [0] * (plan.levels + 1)
+    unknown = [0] * (plan.levels + 1)
+    for name, start in first.items():
+        stop = last.get(name, -1)
+        if not name or name in constants or stop < start:
+            continue
+        size = sizes.get(name)
+        table, amount = (unknown, 1) if size is None else (change, size)
+        table[start] += amount
+        table[stop + 1] -= amount
+    result: list[int | None] = []
+    alive = missing = 0
+    for level in range(plan.levels):
+        alive, missing = alive + change[level], missing + unknown[level]
+        result.append(None if missing else alive)
+    return tuple(result)

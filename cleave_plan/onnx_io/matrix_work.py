@@ -1,0 +1,56 @@
+"""Operators without a rule: which of them hold matrix work, so that none is counted silently as zero."""
+
+from __future__ import annotations
+
+import onnx
+
+MICROSOFT = "com.microsoft"
+STANDARD = ("", "ai.onnx")
+
+MATRIX_WORK: dict[str, frozenset[str]] = {
+    "": frozenset(
+        {
+            "Attention", "CausalConvWithState", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM",
+            "LinearAttention", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
+        }
+    ),
+    "ai.onnx.ml": frozenset(
+        {
+            "LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor",
+        }
+    ),
+}  # fmt: skip
+"""Operators of the ONNX domains with matrix work inside."""
+
+NO_MATRIX_WORK: dict[str, frozenset[str]] = {
+    "": frozenset({"SimplifiedLayerNormalization"}),  # onnxruntime's, written without its domain
+    MICROSOFT: frozenset(
+        {
+            "BiasAdd", "BiasDropout", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "BitmaskBiasDropout", "BitmaskDropout",
+            "ComplexMul", "ComplexMulConj", "CropAndResize", "DequantizeBFP", "DequantizeLinear", "DequantizeWithOrder",
+            "EmbedLayerNormalization", "ExpandDims", "FastGelu", "GatedRMSNorm", "GatherBlockQuantized", "GatherND", "Gelu",
+            "GemmaRotaryEmbedding", "GridSample", "GroupNorm", "IsAllFinite", "MaxpoolWithMask", "MulInteger",
+            "MurmurHash3", "NGramRepeatBlock", "NhwcMaxPool", "Pad", "QEmbedLayerNormalization", "QLinearAdd",
+            "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul",
+            "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QOrderedGelu",
+            "QOrderedLayerNormalization", "QuantizeBFP", "QuantizeLinear", "QuantizeWithOrder", "QuickGelu", "Range",
+            "ReduceSumInteger", "RelativePositionBias", "RemovePadding", "RestorePadding", "RotaryEmbedding", "ScaledSiLU",
+            "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SwiGLU", "Tokenizer", "Trilu",
+            "UnfoldTensor", "Unique",
+        }
+    ),
+}  # fmt: skip
+"""Operators outside the ONNX standard that are known to hold none; any other stranger is assumed to hold some."""
+
+
+def domain_of(node: onnx.NodeProto) -> str:
+    """The operator's domain, "" for standard ONNX under either of its names."""
+    return "" if node.domain in STANDARD else str(node.domain)
+
+
+def may_hold_matrix_work(node: onnx.NodeProto) -> bool:
+    """Whether an operator holds matrix work or is a stranger that may; its subgraphs are not looked into."""
+    domain = domain_of(node)
+    if node.op_type in MATRIX_WORK.get(domain, ()):
+        return True
+    return not onnx.defs.has(node.op_type, domain) and node.op_type not in NO_MATRIX_WORK.get(domain, ())

@@ -1,0 +1,43 @@
+"""Sentences about an import that a user must see: what was not counted, what was assumed, what did not agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cleave_plan.onnx_io.bindings import Bindings
+from cleave_plan.onnx_io.shapes import ShapeWalk
+from cleave_plan.workload.graph import ServerOperator
+
+
+def make_notes(operators: Iterable[ServerOperator], bindings: Bindings, walk: ShapeWalk) -> tuple[str, ...]:
+    """All notes, most important first; empty when there is nothing to say."""
+    return (*_uncounted(operators), *_open_sizes(bindings), *_contradictions(walk))
+
+
+def _uncounted(operators: Iterable[ServerOperator]) -> Iterable[str]:
+    """One sentence for each operator with matrix work that no GEMM counts."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for operator in operators:
+        if operator.gemm_like:
+            groups.setdefault((operator.domain, operator.op), []).append(operator.name)
+    for (domain, op), names in groups.items():
+        operator_name = f"{domain}.{op}" if domain else op
+        nodes = f"node {names[0]!r}" if len(names) == 1 else f"{len(names)} nodes (the first is {names[0]!r})"
+        yield f"{operator_name}: {nodes} with matrix work that is not counted; it runs on the server"
+
+
+def _open_sizes(bindings: Bindings) -> Iterable[str]:
+    for size, (name, axis) in bindings.origins.items():
+        label = f"axis {axis}" if size == f"{name}[{axis}]" else f"dimension {size!r} (axis {axis})"
+        yield f"{label} of input {name!r} has no size; no GEMM depends on it, but bytes and memory that do are unknown"
+
+
+def _contradictions(walk: ShapeWalk) -> Iterable[str]:
+    if walk.conflicts:
+        node, tensor, claimed, found = walk.conflicts[0]
+        yield (
+            f"the file states shapes of {len(walk.conflicts)} tensors that are not what their operators make of the inputs; "
+            f"the first is {tensor!r} of {node}: {claimed} stated, {found} found and used"
+        )
+    for tensor, reason in walk.faults.items():
+        yield f"the node that makes {tensor!r} cannot run on these inputs: {reason}"

@@ -1,0 +1,140 @@
+"""An order of the nodes in which every tensor is made before it is read.
+
+Files are not always sorted. Ours is a stable sort: among nodes that could come next, the one that stands first in the
+file does, so a sorted file keeps its order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import onnx
+
+from cleave_plan.errors import InputFileError
+from cleave_plan.onnx_io.attributes import subgraphs
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """How a node is named to a user: its name, or the tensor that it makes."""
+    name = node.name or next((output for output in node.output if output), "")
+    return f"node {name!r} ({node.op_type})"
+
+
+def graph_sources(graph: onnx.GraphProto) -> set[str]:
+    """Tensors that a graph has before any node runs: inputs and initialisers."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    return names
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Tensors of the enclosing graph that the subgraphs of ``node`` read, in order of first use."""
+    names: dict[str, None] = {}
+    for graph in subgraphs(node):
+        own = graph_sources(graph)
+        for inner in graph.node:
+            own.update(inner.output)
+        for inner in graph.node:
+            for name in reads(inner):
+                if name not in own:
+                    names[name] = None
+        for value in graph.output:
+            if value.name not in own:
+                names[value.name] = None
+    return list(names)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Tensors that a node reads: its inputs (absent optional ones left out) and what its subgraphs capture."""
+    names = [name for name in node.input if name]
+    return names + captured(node) if node.attribute else names
+
+
+def sort_nodes(graph: onnx.GraphProto, where: str) -> None:
+    """Sort the nodes of ``graph`` in place, subgraphs included.
+
+    A Constant that is written twice with the same content is kept once. Raises InputFileError when a tensor is defined
+    twice, is read but never defined, or depends on itself.
+    """
+    _sort(graph, frozenset(), where)
+
+
+def _sort(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
+    sources = graph_sources(graph) | outer
+    nodes = _without_repeats(list(graph.node))
+    maker = _makers(nodes, graph_sources(graph), where)
+    order = _stable_order(nodes, maker, sources, where)
+    if order != list(range(len(graph.node))):
+        # A copy, because emptying the field would empty the nodes that are to go back into it.
+        sorted_nodes = [onnx.NodeProto.FromString(nodes[index].SerializeToString()) for index in order]
+        del graph.node[:]
+        graph.node.extend(sorted_nodes)
+    visible = frozenset(sources | maker.keys())
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _sort(inner, visible, f"{where}: {node_label(node)}")
+
+
+def _without_repeats(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Drop a Constant that repeats an earlier one under the same name: some graph rewriters leave such pairs."""
+    seen: dict[str, onnx.NodeProto] = {}
+    kept = []
+    for node in nodes:
+        if node.op_type == "Constant" and len(node.output) == 1:
+            first = seen.setdefault(node.output[0], node)
+            if first is not node and list(first.attribute) == list(node.attribute):
+                continue
+        kept.append(node)
+    return kept
+
+
+def _makers(nodes: Iterable[onnx.NodeProto], given: set[str], where: str) -> dict[str, int]:
+    """Which node makes each tensor."""
+    maker: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for output in node.output:
+            if not output:
+                continue
+            if output in maker or output in given:
+                raise InputFileError(
+                    f"tensor {output!r} is defined twice, the second time by {node_label(node)}", where=where,
+                    expected="one definition of each tensor",
+                )  # fmt: skip
+            maker[output] = index
+    return maker
+
+
+def _stable_order(nodes: list[onnx.NodeProto], maker: dict[str, int], sources: set[str], where: str) -> list[int]:
+    """Indices of ``nodes`` in the order they run; Kahn's algorithm with a heap of original positions."""
+    readers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for index, node in enumerate(nodes):
+        needed = set()
+        for name in reads(node):
+            if name in maker:
+                needed.add(maker[name])
+            elif name not in sources:
+                raise InputFileError(
+                    f"{node_label(node)} reads tensor {name!r}, which nothing defines", where=where,
+                    expected="a graph input, an initialiser or a node's output",
+                )  # fmt: skip
+        missing[index] = len(needed)
+        for before in needed:
+            readers[before].append(index)
+    ready = [index for index, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        stuck = next(index for index, count in enumerate(missing) if count)
+        raise InputFileError(
+            f"{node_label(nodes[stuck])} depends on its own output", where=where, expected="a graph without cycles"
+        )
+    return order

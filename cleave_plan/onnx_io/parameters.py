@@ -1,0 +1,79 @@
+"""Weights of a model: which they are, how large, whether their data is there. Headers only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+
+from cleave_plan.onnx_io.attributes import get_tensor, subgraphs
+from cleave_plan.onnx_io.elements import WEIGHT_DTYPES, dtype_of
+from cleave_plan.onnx_io.external import ExternalData, is_external, locate
+from cleave_plan.onnx_io.folding import RANDOM
+from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.order import reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """``sizes`` maps each weight tensor to its bytes; ``present`` tells whether the data of all tensors is there."""
+
+    sizes: dict[str, int]
+    elements: int
+    present: bool
+
+
+def constant_tensors(graph: onnx.GraphProto, inputs: Collection[str]) -> set[str]:
+    """Tensors that are the same in every run: initialisers (but for fed ``inputs``), Constants, what only they determine."""
+    names = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    names -= set(inputs)
+    for node in graph.node:
+        needed = reads(node)
+        fixed = bool(needed) or (node.op_type == "Constant" and domain_of(node) == "")
+        if fixed and node.op_type not in RANDOM and all(name in names for name in needed):
+            names.update(name for name in node.output if name)
+    return names
+
+
+def find_parameters(graph: onnx.GraphProto, operands: Collection[str], folder: Path) -> Parameters:
+    """The weights of ``graph`` and of its subgraphs.
+
+    Weights are the initialisers that some node reads, of a type that weights have and with at least one axis, and the
+    Constants among ``operands`` (tensors that GEMMs multiply by). Tied weights count once: one name, or names of one range of an
+    external file. Raises InputFileError when external data lies outside ``folder``.
+    """
+    sizes: dict[str, int] = {}
+    elements = 0
+    present = True
+    seen: set[ExternalData] = set()
+    for name, tensor, used in _tensors(graph, operands, ""):
+        outside = locate(tensor, folder) if is_external(tensor) else None
+        present = present and (outside is None or outside.present)
+        dtype = dtype_of(tensor.data_type)
+        if not used or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
+            continue
+        if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data):
+            seen.add(outside)
+        count = prod(tensor.dims)
+        sizes[name] = dtype.bytes_of(count)
+        elements += count
+    return Parameters(sizes=sizes, elements=elements, present=present)
+
+
+def _tensors(graph: onnx.GraphProto, operands: Collection[str], prefix: str) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
+    """``(name, tensor, whether it may be a weight)`` of everything that holds data."""
+    used = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
+    for tensor in graph.initializer:
+        yield prefix + tensor.name, tensor, tensor.name in used
+    for sparse in graph.sparse_initializer:
+        yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensor = get_tensor(node, "value")
+            if tensor is not None:
+                yield prefix + node.output[0], tensor, node.output[0] in operands
+        for inner in subgraphs(node):
+            yield from _tensors(inner, operands, f"{prefix}{node.name or node.output[0]}/")

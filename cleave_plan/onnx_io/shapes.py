@@ -1,0 +1,197 @@
+"""The shape walk: shapes, element types and small values of every tensor, node by node in execution order.
+
+For each node: our own rule (:mod:`shape_rules`) or onnx's inference on what is known of its inputs; then its values, when
+its inputs are known and its outputs small; then, only for what is still open, what the file claims (``value_info``).
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from cleave_plan.errors import InputFileError
+from cleave_plan.onnx_io import folding
+from cleave_plan.onnx_io.attributes import get_graph, subgraphs
+from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
+from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, Value, fact_of_type, fact_of_value, is_small
+from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
+from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.operators import ShapeContradictionError
+from cleave_plan.onnx_io.order import captured, node_label
+from cleave_plan.onnx_io.shape_rules import SHAPE_RULES
+
+# Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
+_SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
+
+Scope = MutableMapping[str, Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node's outputs are; ``fault`` is set when the node cannot run on its inputs (``certain``: by our own rule)."""
+
+    outputs: list[Fact]
+    fault: str = ""
+    certain: bool = False
+
+
+@dataclass(slots=True)
+class ShapeWalk:
+    """Walks the graphs of one model. ``names`` are the bound symbolic dimensions.
+
+    Afterwards ``faults`` maps the first output of each node that onnx finds impossible to the reason, and ``conflicts``
+    lists (node, tensor, what the file claims, what was found).
+    """
+
+    opsets: dict[str, int]
+    names: Mapping[str, int]
+    where: str
+    faults: dict[str, str] = field(default_factory=dict)
+    conflicts: list[tuple[str, str, str, str]] = field(default_factory=list)
+    _inference: NodeInference = field(init=False)
+    _answers: dict[object, Answer] = field(default_factory=dict)
+    _depth: int = 0
+
+    def __post_init__(self) -> None:
+        self._inference = NodeInference(self.opsets)
+
+    def run(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        """Add the facts of every tensor that the nodes of ``graph`` make to ``scope``, which holds inputs and initialisers.
+
+        Raises InputFileError when a node of the outermost graph contradicts its inputs by one of our own rules.
+        """
+        claims = {value.name: value.type for value in [*graph.value_info, *graph.output]}
+        for node in graph.node:
+            answer = self._visit(node, scope)
+            if answer.fault and not self._depth:
+                if answer.certain:
+                    raise InputFileError(
+                        f"{node_label(node)}: {answer.fault}", where=self.where, expected="shapes that fit the operator",
+                        remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
+                    )  # fmt: skip
+                self.faults[next((name for name in node.output if name), "")] = answer.fault
+            for name, fact in zip(node.output, answer.outputs, strict=True):
+                if name:
+                    claimed = None if answer.fault else claims.get(name)
+                    scope[name] = fact if claimed is None else self._completed(fact, claimed, node, name)
+
+    def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
+        if node.op_type == "Constant" and domain_of(node) == "":
+            return Answer([constant_fact(node)])
+        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
+        if node.op_type == "If" and domain_of(node) == "":
+            return Answer(self._branches(node, inputs, scope))
+        if subgraphs(node):
+            return self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in captured(node)})
+        key = question(node, inputs)
+        if key is None:
+            return self._infer(node, inputs, None)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._with_values(node, inputs, self._infer(node, inputs, None))
+            self._answers[key] = answer
+        return answer
+
+    def _infer(self, node: onnx.NodeProto, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
+        rule = SHAPE_RULES.get((domain_of(node), node.op_type))
+        nothing = [UNKNOWN] * len(node.output)
+        try:
+            if rule is not None:
+                outputs = rule(node, inputs)
+                return Answer(outputs + nothing[len(outputs) :])
+            return Answer(self._inference.outputs(node, domain_of(node), inputs, outer))
+        except ShapeContradictionError as error:
+            return Answer(nothing, str(error), certain=True)
+        except InferenceFailedError as error:
+            known = all(fact.sizes is not None for name, fact in zip(node.input, inputs, strict=True) if name)
+            return Answer(nothing, str(error) if known else "")
+
+    def _with_values(self, node: onnx.NodeProto, inputs: list[Fact], answer: Answer) -> Answer:
+        """Add the outputs' values where the inputs' are known and the outputs are small."""
+        values = [fact.value for fact in inputs]
+        present = [value for name, value in zip(node.input, values, strict=True) if name]
+        if answer.fault or not node.input or any(value is None for value in present) or node.op_type in folding.RANDOM:
+            return answer
+        if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(node, inputs, answer.outputs):
+            return answer
+        partly = any(value is not None and value.dtype == object for value in values)
+        evaluate = folding.evaluate_partly if partly else folding.evaluate
+        try:
+            folded = evaluate(node, self.opsets, values)
+        except folding.CannotFoldError:
+            return answer
+        return Answer([self._folded(fact, value) for fact, value in zip(answer.outputs, folded, strict=True)])
+
+    def _may_fold(self, node: onnx.NodeProto, inputs: list[Fact], outputs: list[Fact]) -> bool:
+        if domain_of(node) != "" or self._inference.schema(node.op_type, "") is None:
+            return False
+        if node.op_type in _SIZE_FROM_VALUES:
+            return True
+        return all(fact.sizes is not None and is_small(fact.elem, fact.sizes) for fact in outputs)
+
+    @staticmethod
+    def _folded(fact: Fact, value: Value) -> Fact:
+        return fact_of_value(value, fact.elem) if is_small(fact.elem, value.shape) else Fact(elem=fact.elem, shape=value.shape)
+
+    def _branches(self, node: onnx.NodeProto, inputs: list[Fact], scope: Scope) -> list[Fact]:
+        """Outputs of If: those of the branch that runs when the condition is known, otherwise what both agree on."""
+        condition = inputs[0].whole_value if inputs else None
+        names = ["then_branch", "else_branch"]
+        if condition is not None and condition.size == 1:
+            names = names[:1] if bool(condition.reshape(())) else names[1:]
+        results = []
+        self._depth += 1
+        for name in names:
+            graph = get_graph(node, name)
+            if graph is None:
+                results.append([UNKNOWN] * len(node.output))
+                continue
+            inner: ChainMap[str, Fact] = ChainMap(initialiser_facts(graph), scope)
+            self.run(graph, inner)
+            found = [inner.get(value.name, UNKNOWN) for value in graph.output]
+            results.append((found + [UNKNOWN] * len(node.output))[: len(node.output)])
+        self._depth -= 1
+        return [_agreement(facts) for facts in zip(*results, strict=True)]
+
+    def _completed(self, fact: Fact, claimed: onnx.TypeProto, node: onnx.NodeProto, name: str) -> Fact:
+        """``fact`` with its gaps filled from the file's claim; a claim that contradicts it is noted and ignored."""
+        claim = fact_of_type(claimed, self.names)
+        if fact.other is not None or claim.other is not None:
+            return claim if fact.other is None and fact.shape is None and not fact.elem else fact
+        elem = fact.elem or claim.elem
+        if fact.shape is None or claim.shape is None:
+            return Fact(elem=elem, shape=claim.shape if fact.shape is None else fact.shape, value=fact.value)
+        fits = len(fact.shape) == len(claim.shape) and not any(
+            isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(fact.shape, claim.shape, strict=True)
+        )
+        if not fits:
+            self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
+            return Fact(elem=elem, shape=fact.shape, value=fact.value)
+        return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def _agreement(facts: tuple[Fact, ...]) -> Fact:
+    """What all of several possible facts have in common."""
+    first = facts[0]
+    if all(fact == first for fact in facts[1:] if fact.value is None) and first.value is None:
+        return first
+    elem = first.elem if all(fact.elem == first.elem for fact in facts) else 0
+    shapes = [fact.shape for fact in facts]
+    ranks = {None if shape is None else len(shape) for shape in shapes}
+    if len(ranks) != 1 or None in ranks:
+        return Fact(elem=elem)
+    sizes = zip(*(shape for shape in shapes if shape is not None), strict=True)
+    return Fact(elem=elem, shape=tuple(row[0] if len(set(row)) == 1 else None for row in sizes))
+
+
+def _more_certain(found: Dim, claimed: Dim) -> Dim:
+    if isinstance(found, int) or claimed is None:
+        return found
+    return claimed if isinstance(claimed, int) or found is None else found
+
+
+def _text(shape: tuple[Dim, ...]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

@@ -1,0 +1,41 @@
+"""Bytes that a server operator reads and writes: what its time on the server is reckoned from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+# Views: the data stays where it is.
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+# Only the header of the input is read.
+_HEADER_READERS = frozenset({"Shape", "Size", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+# Of the first input only as many elements are read as are written (an embedding table is not read whole).
+_PICKERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
+
+
+def bytes_moved(node: onnx.NodeProto, reads: Sequence[str], sizes: Mapping[str, int | None]) -> int | None:
+    """Bytes read plus written by ``node``, None when a size is unknown. ``reads`` includes what subgraphs capture."""
+    if node.domain in ("", "ai.onnx") and node.op_type in _VIEWS:
+        return 0
+    written = _total([name for name in node.output if name], sizes)
+    if node.domain not in ("", "ai.onnx"):
+        read = _total(reads, sizes)
+    elif node.op_type in _HEADER_READERS:
+        read = 0
+    elif node.op_type in _PICKERS and written is not None:
+        rest = _total(reads[1:], sizes)
+        read = None if rest is None else rest + written
+    else:
+        read = _total(reads, sizes)
+    return None if read is None or written is None else read + written
+
+
+def _total(names: Sequence[str], sizes: Mapping[str, int | None]) -> int | None:
+    total = 0
+    for name in names:
+        size = sizes.get(name)
+        if size is None:
+            return None
+        total += size
+    return total
