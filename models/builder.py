@@ -119,7 +119,7 @@ class GraphBuilder:
         """``name`` with the prefixes of the open scopes."""
         return ".".join([*self._scope, name])
 
-    def input(self, name: str, shape: Sequence[Dim], dtype: npt.DTypeLike = None) -> str:
+    def input(self, name: str, shape: Sequence[Dim], dtype: npt.DTypeLike | None = None) -> str:
         """A graph input, of the model's own type unless ``dtype`` is given."""
         self._inputs.append(helper.make_tensor_value_info(name, self._onnx_type(dtype), shape))
         return name
@@ -141,7 +141,7 @@ class GraphBuilder:
             raise ValueError(f"parameter {full} is asked for as {sizes} and is {tuple(self._parameters[full].dims)}")
         return full
 
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """A Constant node, of the model's own type unless ``dtype`` is given; equal values share one node."""
         array = np.asarray(value, dtype=self.dtype if dtype is None else dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -171,7 +171,7 @@ class GraphBuilder:
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name=PRODUCER)
 
-    def _onnx_type(self, dtype: npt.DTypeLike) -> int:
+    def _onnx_type(self, dtype: npt.DTypeLike | None) -> int:
         return int(helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype if dtype is None else dtype)))
 
     def _append(self, node: onnx.NodeProto) -> None:
