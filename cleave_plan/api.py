@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cleave_plan.errors import UsageError
+from cleave_plan.errors import AnswerIsNoError, UsageError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "execute", "generate_fleet", "load_fleet", "load_onnx", "load_plan", "make_plan", "run", "save_plan", "verify",
-    "with_servers",
+    "execute", "generate_fleet", "load_fleet", "load_model_of", "load_onnx", "load_plan", "make_plan", "run", "save_plan",
+    "verify", "with_servers",
 ]  # fmt: skip
 
 
@@ -110,9 +110,23 @@ def load_plan(path: str | Path) -> Plan:
 
 def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     """The second opinion: exact cover, memory, hashes, and the objective recomputed by other code than the planner's."""
-    from cleave_plan.plan.verify import verify as check
+    from cleave_plan.plan.verify import verify as judge
 
-    return check(plan, workload, fleet)
+    return judge(plan, workload, fleet)
+
+
+def load_model_of(plan: Plan, path: str | Path) -> Workload:
+    """The model at ``path`` with the dimensions and shapes that ``plan`` was made with.
+
+    Raises AnswerIsNoError when it does not have them, so that it must be another model than the plan's.
+    """
+    try:
+        return load_onnx(path, dims=plan.dims, shapes=plan.shapes)
+    except UsageError as error:
+        raise AnswerIsNoError(
+            f"the plan was made for another model, {plan.model.name!r}: in this one, {error.what}",
+            where=str(path), remedy="name the model that the plan was made for, or plan again",
+        ) from error  # fmt: skip
 
 
 def run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> dict[str, np.ndarray]:

@@ -27,6 +27,7 @@ from cleave_plan.plan.comparison import TOLERANCE, compare
 from cleave_plan.plan.cover import Flaw, cover_flaw
 from cleave_plan.plan.document import COLUMNS
 from cleave_plan.plan.finding import Code, Finding, Verdict
+from cleave_plan.plan.identity import decisions, names, same_fleet, same_model
 from cleave_plan.plan.objective import Figures, Recount
 from cleave_plan.plan.plan import Assignment, Mode, Plan
 from cleave_plan.plan.repricing import STREAM_SHARE
@@ -47,14 +48,14 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     Raises MissingFigureError when the fleet has no FLOP/s figure for a dtype that a device or server is given.
     """
     gemms = {gemm.name: gemm for gemm in workload.gemms}
-    identity = [*_identity(plan, workload, fleet)]
-    decisions = [*_names(plan, fleet), *_decisions(plan, gemms)]
+    identity = [*same_model(plan, workload), *same_fleet(plan, fleet)]
+    broken = [*names(plan, fleet), *decisions(plan, gemms)]
     for place, assignment in enumerate(plan.assignments):
-        decisions += _servers(assignment, plan.server_names, f"$.assignments[{place}]")
-        decisions += _boxes(assignment.tiles, len(plan.device_names), f"$.assignments[{place}]")
+        broken += _servers(assignment, plan.server_names, f"$.assignments[{place}]")
+        broken += _boxes(assignment.tiles, len(plan.device_names), f"$.assignments[{place}]")
     counts = {"gemms": len(gemms), "tiles": sum(len(assignment.tiles) for assignment in plan.assignments)}
-    if decisions:
-        return Verdict(findings=(*identity, *decisions), figures=None, **counts)
+    if broken:
+        return Verdict(findings=(*identity, *broken), figures=None, **counts)
 
     cover = [*_covers(plan, gemms)]
     servers = _chosen(fleet.servers, plan.server_names)
@@ -66,63 +67,9 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     return Verdict(findings=tuple(findings), figures=figures, **counts)
 
 
-def _identity(plan: Plan, workload: Workload, fleet: Fleet) -> Iterator[Finding]:
-    for code, made_for, given in ((Code.MODEL, plan.model, workload), (Code.FLEET, plan.fleet, fleet)):
-        if made_for.sha256 != given.sha256:
-            sentence = (
-                f"the plan was made for {code.value} {made_for.name!r} (sha256 {made_for.sha256[:12]}...), "
-                f"this is {given.name!r} (sha256 {given.sha256[:12]}...): plan again"
-            )
-            yield Finding(code=code, where=f"$.{code.value}.sha256", sentence=sentence)
-    if dict(plan.dims) != dict(workload.dims):
-        yield _bindings("dims", dict(plan.dims), dict(workload.dims))
-    stated, given_shapes = _tuples(plan.shapes), _tuples(workload.shapes)
-    if stated != given_shapes:
-        yield _bindings("shapes", stated, given_shapes)
-
-
-def _bindings(field: str, stated: object, given: object) -> Finding:
-    sentence = f"the plan was made with {stated}, the model is loaded with {given}"
-    return Finding(code=Code.BINDINGS, where=f"$.{field}", sentence=sentence)
-
-
-def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(shape) for name, shape in shapes.items()}
-
-
-def _names(plan: Plan, fleet: Fleet) -> Iterator[Finding]:
-    if list(plan.device_names) != [device.name for device in fleet.devices]:
-        sentence = "the device names are not the fleet's in its order, so the tiles cannot be placed"
-        yield Finding(code=Code.NAMES, where="$.device_names", sentence=sentence)
-    known = {server.name for server in fleet.servers}
-    for place, name in enumerate(plan.server_names):
-        if name not in known or name in plan.server_names[:place]:
-            sentence = f"{name!r} is not a server of the fleet, or is listed twice"
-            yield Finding(code=Code.NAMES, where=f"$.server_names[{place}]", sentence=sentence)
-    if not plan.server_names:
-        yield Finding(code=Code.NAMES, where="$.server_names", sentence="no server is named: one must run the operators")
-
-
 def _chosen(servers: Sequence[Server], names: Sequence[str]) -> tuple[Server, ...]:
     by_name = {server.name: server for server in servers}
     return tuple(by_name[name] for name in names)
-
-
-def _decisions(plan: Plan, gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
-    """Every GEMM in exactly one assignment."""
-    owner: dict[str, int] = {}
-    for place, assignment in enumerate(plan.assignments):
-        for position, name in enumerate(assignment.gemms):
-            where = f"$.assignments[{place}].gemms[{position}]"
-            if name not in gemms:
-                yield Finding(code=Code.GEMM_UNKNOWN, where=where, sentence=f"the model has no GEMM named {name!r}")
-            elif name in owner:
-                sentence = f"GEMM {name!r} is already in $.assignments[{owner[name]}]"
-                yield Finding(code=Code.GEMM_DOUBLED, where=where, sentence=sentence)
-            owner.setdefault(name, place)
-    for name in gemms:
-        if name not in owner:
-            yield Finding(code=Code.GEMM_MISSING, where="$.assignments", sentence=f"GEMM {name!r} is in no assignment")
 
 
 def _servers(assignment: Assignment, known: Sequence[str], where: str) -> Iterator[Finding]:
@@ -171,7 +118,7 @@ def _covers(plan: Plan, gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
         for shape, name in by_shape.items():
             flaw = cover_flaw(tiles, shape)
             if flaw is not None:
-                yield _flaw_finding(flaw, name, shape, where)
+                yield flaw_finding(flaw, name, shape, where)
             elif assignment.mode in _WHOLE_AXIS and (cut := _cut_tile(tiles, shape, _WHOLE_AXIS[assignment.mode])) is not None:
                 sentence = f"mode is {assignment.mode.value!r}, but tile {cut} does not span {_WHOLE_AXIS[assignment.mode]}"
                 yield Finding(code=Code.MODE, where=where, sentence=sentence)
@@ -184,7 +131,8 @@ def _cut_tile(tiles: Tiles, shape: GemmShape, axis: str) -> int | None:
     return int(cut[0]) if cut.size else None
 
 
-def _flaw_finding(flaw: Flaw, name: str, shape: GemmShape, where: str) -> Finding:
+def flaw_finding(flaw: Flaw, name: str, shape: GemmShape, where: str) -> Finding:
+    """What ``flaw`` in the cover of GEMM ``name`` means, as a finding at the JSON path ``where``."""
     batch, m, n, k = flaw.point
     point = f"batch item {batch}, row {m}, column {n}, inner index {k} of {name!r}"
     holders = ", ".join(str(tile) for tile in flaw.tiles[:4])

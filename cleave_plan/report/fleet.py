@@ -136,14 +136,17 @@ def _link(value: float) -> str:
 
 
 def _provenance_table(fleet: Fleet) -> tuple[list[Column], list[list[str]]]:
-    """Each figure with each way it is known, and how many members have it so."""
-    found: Counter[tuple[str, str, Provenance]] = Counter()
-    for kind, members in (("device", fleet.devices), ("server", fleet.servers)):
-        for member in members:
-            found.update((kind, figure, provenance) for figure, provenance in member.provenance.items())
-    columns = [Column(header, numeric=False) for header in ("of", "figure", "known as", "source", "date")] + [Column("members")]
+    """Each source with the figures that it stands behind, and how many members have any of them from it."""
+    figures: dict[tuple[str, Provenance], dict[str, None]] = {}
+    members: Counter[tuple[str, Provenance]] = Counter()
+    for kind, owners in (("device", fleet.devices), ("server", fleet.servers)):
+        for owner in owners:
+            for figure, provenance in owner.provenance.items():
+                figures.setdefault((kind, provenance), {})[figure] = None
+            members.update((kind, provenance) for provenance in set(owner.provenance.values()))
+    columns = [Column(header, numeric=False) for header in ("of", "figures", "known as", "source", "date")] + [Column("members")]
     rows = [
-        [kind, figure, provenance.quality.value, provenance.source, provenance.date, count(times)]
-        for (kind, figure, provenance), times in found.items()
+        [kind, ", ".join(names), source.quality.value, source.source, source.date, count(members[kind, source])]
+        for (kind, source), names in figures.items()
     ]
     return columns, rows or [["all", "all", "not stated", "the fleet file names no sources", "", count(len(fleet.devices))]]

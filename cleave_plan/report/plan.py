@@ -27,7 +27,7 @@ def plan_text(plan: Plan, screen: Screen) -> str:
     sheet.table(*_device_table(plan))
     idle = plan.predicted.devices_total - plan.predicted.devices_used
     if idle:
-        sheet.notes([f"{plural(idle, 'device')} left out: with {'it' if idle == 1 else 'them'} no batch would be faster"])
+        sheet.notes([f"{plural(idle, 'device')} left out: the plan is faster without {'it' if idle == 1 else 'them'}"])
     sheet.heading("How it was made")
     sheet.facts(_making(plan))
     return sheet.text()

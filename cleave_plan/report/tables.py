@@ -1,6 +1,6 @@
 """Terminal text: aligned tables, facts with their unit and origin, notes.
 
-Everything becomes text first (:meth:`Sheet.text`), and the command line prints it: plain and 120 columns wide where
+Everything becomes text first (:meth:`Sheet.text`), and the command line prints it: plain and 130 columns wide where
 stdout is not a terminal, coloured and as wide as the terminal where it is. A table that needs more width than there
 is takes it: names may fold over several lines, numbers are never cut.
 """
@@ -21,7 +21,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 130
 NARROWEST = 40
 NARROWEST_TEXT = 16
 PADDING = 3

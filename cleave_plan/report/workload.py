@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -122,7 +123,17 @@ def _model_facts(workload: Workload) -> list[Fact]:
 def _row(group: Sequence[Gemm]) -> tuple[str, ...]:
     first = group[0]
     sizes = (count(size) for size in first.shape)
-    return (first.name, first.op, count(len(group)), *sizes, first.dtype.value, *_sums(group))
+    return (common_name([gemm.name for gemm in group]), first.op, count(len(group)), *sizes, first.dtype.value, *_sums(group))
+
+
+def common_name(names: Sequence[str]) -> str:
+    """One name for all: numbers that differ become ``*`` ("layers.*.fc1"); the first name where more than that differs."""
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({len(each) for each in parts}) > 1 or any(
+        len({each[place] for each in parts}) > 1 for place in range(0, len(parts[0]), 2)
+    ):
+        return names[0]
+    return "".join(column[0] if len(set(column)) == 1 else "*" for column in zip(*parts, strict=True))
 
 
 def _sums(group: Sequence[Gemm]) -> tuple[str, str, str]:

@@ -81,7 +81,7 @@ def test_a_pipe_gets_a_fixed_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a file receives does not depend on the terminal that the command was started from."""
     monkeypatch.setenv("COLUMNS", "37")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert Screen.of_stdout() == Screen(width=120, colour=False)
+    assert Screen.of_stdout() == Screen(width=130, colour=False)
 
 
 def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
