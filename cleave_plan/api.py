@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "execute", "generate_fleet", "load_fleet", "load_model_of", "load_onnx", "load_plan", "make_plan", "run", "save_plan",
-    "verify", "with_servers",
+    "execute", "generate_fleet", "load_fleet", "load_model_of", "load_onnx", "load_plan", "make_plan", "run", "save_fleet",
+    "save_plan", "verify", "with_servers",
 ]  # fmt: skip
 
 
@@ -49,11 +49,21 @@ def load_fleet(path: str | Path) -> Fleet:
     return load(Path(path))
 
 
-def generate_fleet(devices: int, *, preset: str = "cleave", seed: int = 42) -> Fleet:
-    """A seeded fleet of ``devices`` unequal devices drawn from a preset ("cleave" or "measured-2023")."""
+def generate_fleet(devices: int, *, preset: str = "cleave", seed: int = 42, stragglers: float = 0.0, servers: int = 1) -> Fleet:
+    """A seeded fleet of ``devices`` unequal devices drawn from a preset ("cleave" or "measured-2023").
+
+    ``stragglers`` is the share of devices that are ten times slower; ``servers`` the number of equal servers.
+    """
     from cleave_plan.fleet.synthetic import generate_fleet as generate
 
-    return generate(devices, preset=preset, seed=seed)
+    return generate(devices, preset=preset, seed=seed, stragglers=stragglers, servers=servers)
+
+
+def save_fleet(fleet: Fleet, path: str | Path) -> None:
+    """Write a fleet file (YAML with units), beside its place first and then renamed."""
+    from cleave_plan.fleet.fleetfile import save_fleet as save
+
+    save(fleet, Path(path))
 
 
 def with_servers(fleet: Fleet, servers: int | Iterable[str]) -> Fleet:
@@ -108,11 +118,15 @@ def load_plan(path: str | Path) -> Plan:
     return load(Path(path))
 
 
-def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
-    """The second opinion: exact cover, memory, hashes, and the objective recomputed by other code than the planner's."""
+def verify(plan: Plan, workload: Workload | None = None, fleet: Fleet | None = None) -> Verdict:
+    """The second opinion: exact cover, memory, hashes, and the objective recomputed by other code than the planner's.
+
+    Without ``workload`` or ``fleet`` only what can be known without them is judged, and the verdict has no figures.
+    """
+    from cleave_plan.plan.consistency import consistency
     from cleave_plan.plan.verify import verify as judge
 
-    return judge(plan, workload, fleet)
+    return consistency(plan, workload, fleet) if workload is None or fleet is None else judge(plan, workload, fleet)
 
 
 def load_model_of(plan: Plan, path: str | Path) -> Workload:

@@ -30,7 +30,7 @@ def check(plan_file: Path, model_file: Path | None, fleet_file: Path | None, as_
     the answer says what was not.
     """
     from cleave_plan.api import load_fleet, load_model_of, load_plan, verify
-    from cleave_plan.plan.consistency import consistency, not_checked
+    from cleave_plan.plan.consistency import not_checked
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.verdict import verdict_document, verdict_text
 
@@ -38,10 +38,7 @@ def check(plan_file: Path, model_file: Path | None, fleet_file: Path | None, as_
     workload = None if model_file is None else load_model_of(plan, model_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
     unchecked = not_checked(workload, fleet)
-    if workload is not None and fleet is not None:
-        verdict = verify(plan, workload, fleet)
-    else:
-        verdict = consistency(plan, workload, fleet)
+    verdict = verify(plan, workload, fleet)
     if as_json:
         emit_json(verdict_document(verdict, unchecked))
     else:

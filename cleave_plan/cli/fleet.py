@@ -49,12 +49,9 @@ def generate(devices: int, preset: str, seed: int, stragglers: float, servers: i
     cleave: the reference setting of the field's public code (5 to 7 TFLOP/s, links of 10 to 100 and 5 to 10 MB/s).
     measured-2023: phones, laptops, desktops and single-board computers with public figures of that year.
     """
-    from cleave_plan.fleet.fleetfile import dump_fleet
-    from cleave_plan.fleet.synthetic import generate_fleet
-    from cleave_plan.fleet.textfile import write_text
+    from cleave_plan.api import generate_fleet, save_fleet
 
-    made = generate_fleet(devices, preset=preset, seed=seed, stragglers=stragglers, servers=servers)
-    write_text(output, dump_fleet(made))
+    save_fleet(generate_fleet(devices, preset=preset, seed=seed, stragglers=stragglers, servers=servers), output)
     click.echo(f"fleet of {devices} {'device' if devices == 1 else 'devices'} written to {output}")
 
 

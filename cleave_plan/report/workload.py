@@ -128,10 +128,8 @@ def _row(group: Sequence[Gemm]) -> tuple[str, ...]:
 
 def common_name(names: Sequence[str]) -> str:
     """One name for all: numbers that differ become ``*`` ("layers.*.fc1"); the first name where more than that differs."""
-    parts = [re.split(r"(\d+)", name) for name in names]
-    if len({len(each) for each in parts}) > 1 or any(
-        len({each[place] for each in parts}) > 1 for place in range(0, len(parts[0]), 2)
-    ):
+    parts = [re.split(r"(\d+)", name) for name in names]  # words stand at even places, numbers at odd ones
+    if len({tuple(each[::2]) for each in parts}) > 1:
         return names[0]
     return "".join(column[0] if len(set(column)) == 1 else "*" for column in zip(*parts, strict=True))
 
