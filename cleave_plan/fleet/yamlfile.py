@@ -44,7 +44,7 @@ class _Builder:
         """Handle one event; raises InputFileError for what is refused."""
         if isinstance(event, yaml.ScalarEvent):
             self._check(event)
-            plain = event.style is None
+            plain = not event.style  # '' from the C parser, None from the Python one
             self._place(None if plain and event.value in _NULLS else event.value, event)
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             self._check(event)
