@@ -66,13 +66,20 @@ def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:
     existing = list(dict.fromkeys(_symbols(graph.input)))
     # Sizes that depend on the data have names in the inner tensors only.
     hidden = set(_symbols(graph.value_info)) | set(_symbols(graph.output))
+    made = {output for node in graph.node for output in node.output} if any("[" in name for name in dims) else set()
     for name, size in dims.items():
         where = f"--dim {name}={size}"
-        if name not in existing and name not in hidden:
+        if name not in existing and name not in hidden and not _is_inner(name, made):
             expected = f"one of {', '.join(existing)}" if existing else "none: every dimension of this model's inputs has a size"
             raise UsageError(f"the model has no dimension {name!r}", where=where, expected=expected)
         if size <= 0:
             raise UsageError(f"dimension {name!r} is bound to {size}", where=where, expected="a size of 1 or more")
+
+
+def _is_inner(name: str, made: set[str]) -> bool:
+    """Whether ``name`` is TENSOR[AXIS] of a tensor that a node makes."""
+    tensor, bracket, axis = name.removesuffix("]").rpartition("[")
+    return bool(bracket) and name.endswith("]") and axis.isdigit() and tensor in made
 
 
 def _symbols(values: Iterable[onnx.ValueInfoProto]) -> Iterable[str]:

@@ -1,8 +1,8 @@
-"""Why a GEMM's shape is not known, and what the user can do about it."""
+"""Why the shape of a GEMM is not known, and what the user can do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -12,66 +12,82 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.order import node_label, reads
 
 
-def unknown_shape_error(
-    graph: onnx.GraphProto, index: int, facts: Mapping[str, Fact], bindings: Bindings, faults: Mapping[str, str], where: str
+def unknown_shapes_error(
+    graph: onnx.GraphProto,
+    failing: Sequence[int],
+    facts: Mapping[str, Fact],
+    bindings: Bindings,
+    faults: Mapping[str, str],
+    where: str,
 ) -> InputFileError:
-    """The error for the GEMM at ``graph.node[index]``, of whose operands some size is not known.
+    """The error for the GEMMs at ``failing`` (indices of nodes), of whose operands some size is not known.
 
-    Open dimensions of the inputs come first, because the user can bind them; otherwise the first operator upstream whose
-    result could not be found is named.
+    Open dimensions of the inputs come first, all at once, because the user can bind them; otherwise the first operator
+    upstream whose result could not be found is named.
     """
-    node = graph.node[index]
-    suspects, culprit = _upstream(graph, index, facts)
-    blocked = [name for name in suspects if name in bindings.inputs and bindings.inputs[name].sizes is None]
-    if blocked:
-        return _unbound_error(node, blocked, bindings, where)
-    symbols = sorted({size for name in node.input[:2] for size in facts.get(name, UNKNOWN).shape or () if isinstance(size, str)})
-    if symbols:
-        return InputFileError(
-            f"the shape of {node_label(node)} depends on {_list(symbols)}, which the data decides", where=where,
-            expected="a size for every dimension of a GEMM",
-            remedy="bind it with " + " ".join(f"--dim {name}=INT" for name in symbols),
-        )  # fmt: skip
+    node = graph.node[failing[0]]
+    operands = {name for index in failing for name in graph.node[index].input[:2]}
+    open_names = {size for name in operands for size in facts.get(name, UNKNOWN).shape or () if isinstance(size, str)}
+    vague = [name for name in operands if None in (facts.get(name, UNKNOWN).shape or (None,))]
+    suspects, culprit = _upstream(graph, operands, facts)
+    if vague:
+        open_names.update(size for name in suspects for size in facts.get(name, UNKNOWN).shape or () if isinstance(size, str))
+    shapeless = [name for name, fact in bindings.inputs.items() if fact.shape is None and name in suspects and vague]
+    unbound = [size for size in bindings.origins if size in open_names]
+    if unbound or shapeless:
+        return _unbound_error(node, unbound, shapeless, bindings, where)
     if culprit is None:
         return InputFileError(f"the shape of {node_label(node)} is not known", where=where, expected="operands with a shape")
-    reason = next((faults[name] for name in culprit.output if name in faults), "")
+    reason = next((f" ({faults[name]})" for name in culprit.output if name in faults), "")
+    remedy = "write the shape of its output into the file (value_info), or export the model with fixed sizes"
+    if open_names:
+        remedy = "bind what the data decides: " + _options(sorted(open_names))
     return InputFileError(
-        f"the shape of {node_label(node)} is not known, because that of {node_label(culprit)} could not be found"
-        + (f" ({reason})" if reason else ""),
-        where=where, expected="a shape for every operand of a GEMM",
-        remedy="write the shape of its output into the file (value_info), or export the model with fixed sizes",
-    )  # fmt: skip
+        f"the shape of {node_label(node)} is not known, because that of {node_label(culprit)} could not be found{reason}",
+        where=where,
+        expected="a shape for every operand of a GEMM",
+        remedy=remedy,
+    )
 
 
-def _unbound_error(node: onnx.NodeProto, blocked: list[str], bindings: Bindings, where: str) -> InputFileError:
-    clauses: list[str] = []
-    options: list[str] = []
-    for name in sorted(blocked, key=list(bindings.inputs).index):
-        shape = bindings.inputs[name].shape
-        if shape is None:
-            clauses.append(f"the shape of input {name!r}")
-            options.append(f"--shape {name}=AxB...")
-            continue
-        for axis, size in enumerate(shape):
-            if not isinstance(size, str) or bindings.origins.get(size) != (name, axis):
-                continue
-            if size == f"{name}[{axis}]":
-                clauses.append(f"axis {axis} of input {name!r}")
-                text = "x".join(str(entry) if isinstance(entry, int) else "INT" for entry in shape)
-                options.append(f"--shape {name}={text}")
-            else:
-                clauses.append(f"dimension {size!r} (axis {axis} of input {name!r})")
-                options.append(f"--dim {size}=INT")
+def _unbound_error(
+    node: onnx.NodeProto, unbound: list[str], shapeless: list[str], bindings: Bindings, where: str
+) -> InputFileError:
+    clauses = [f"the shape of input {name!r}" for name in shapeless]
+    options = [f"--shape {name}=AxBxC" for name in shapeless]
+    named = []
+    for size in unbound:
+        name, axis = bindings.origins[size]
+        if size == f"{name}[{axis}]":
+            text = "x".join(str(entry) if isinstance(entry, int) else "INT" for entry in bindings.inputs[name].shape or ())
+            clauses.append(f"axis {axis} of input {name!r}, which has no name")
+            options.append(f"--shape {name}={text}")
+        else:
+            clauses.append(f"dimension {size!r} (axis {axis} of input {name!r})")
+            named.append(size)
     return InputFileError(
-        f"{node_label(node)} has no size before these are bound: {_list(clauses)}", where=where, expected="a size for each",
-        remedy="bind them with " + " ".join(dict.fromkeys(options)),
-    )  # fmt: skip
+        f"{node_label(node)} has no size before these are bound: {', '.join(clauses)}",
+        where=where,
+        expected="a size for each",
+        remedy="bind them with " + " ".join(dict.fromkeys([*([_options(named)] if named else []), *options])),
+    )
 
 
-def _upstream(graph: onnx.GraphProto, index: int, facts: Mapping[str, Fact]) -> tuple[list[str], onnx.NodeProto | None]:
-    """``(tensors with open sizes that the node depends on, the first node upstream that made one out of known inputs)``."""
-    maker = {name: place for place in range(index) for name in graph.node[place].output if name}
-    waiting = [name for name in reads(graph.node[index]) if facts.get(name, UNKNOWN).sizes is None]
+def _options(names: Iterable[str]) -> str:
+    return " ".join(f"--dim {_quoted(name)}=INT" for name in names)
+
+
+def _quoted(name: str) -> str:
+    """The name as a shell takes it."""
+    return name if name.replace("_", "").isalnum() else f"'{name}'"
+
+
+def _upstream(
+    graph: onnx.GraphProto, operands: Iterable[str], facts: Mapping[str, Fact]
+) -> tuple[dict[str, None], onnx.NodeProto | None]:
+    """``(tensors with open sizes that lead to the operands, the first node that made one out of known inputs)``."""
+    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    waiting = [name for name in operands if facts.get(name, UNKNOWN).sizes is None]
     seen: dict[str, None] = {}
     first: int | None = None
     while waiting:
@@ -82,17 +98,13 @@ def _upstream(graph: onnx.GraphProto, index: int, facts: Mapping[str, Fact]) -> 
         if name not in maker:
             continue
         node = graph.node[maker[name]]
-        before = [source for source in reads(node) if not _settled(facts.get(source, UNKNOWN), node)]
+        before = [source for source in reads(node) if not _settled(facts.get(source, UNKNOWN))]
         waiting.extend(before)
         if not before and (first is None or maker[name] < first):
             first = maker[name]
-    return list(seen), None if first is None else graph.node[first]
+    return seen, None if first is None else graph.node[first]
 
 
-def _settled(fact: Fact, node: onnx.NodeProto) -> bool:
-    """Whether a tensor gives no reason for an unknown result: its shape is known, and its values are not what matters."""
-    return fact.sizes is not None and (fact.partial_value is None or node.op_type == "Shape")
-
-
-def _list(items: list[str]) -> str:
-    return ", ".join(items)
+def _settled(fact: Fact) -> bool:
+    """Whether a tensor is no reason for an unknown result: shape and values are as known as they get."""
+    return fact.sizes is not None and fact.partial_value is None

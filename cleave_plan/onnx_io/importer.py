@@ -14,7 +14,7 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
 from cleave_plan.onnx_io.constants import initialiser_facts
-from cleave_plan.onnx_io.diagnosis import unknown_shape_error
+from cleave_plan.onnx_io.diagnosis import unknown_shapes_error
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
@@ -75,6 +75,7 @@ class _Importer:
 
     def __init__(self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk) -> None:
         self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
+        self.where = str(file.path)
         self.names = unique_names(self.graph)
         self.forms = self._forms()
         self.schedule: Schedule = schedule(self.graph, self.forms.keys())
@@ -114,21 +115,27 @@ class _Importer:
 
     def _forms(self) -> dict[int, Form]:
         """The canonical form of every node that has a rule."""
-        forms = {}
+        forms: dict[int, Form] = {}
+        failing: list[int] = []
         for index, node in enumerate(self.graph.node):
             rule = rule_of(node)
             if rule is None:
                 continue
             sizes = [self.facts.get(name, UNKNOWN).sizes if name else None for name in node.input]
-            if any(size is None for size in sizes[:2]):
-                raise unknown_shape_error(self.graph, index, self.facts, self.bindings, self.walk.faults, str(self.file.path))
+            if any(size is None for name, size in zip(node.input[:2], sizes, strict=False) if name):
+                failing.append(index)
+                continue
             try:
                 forms[index] = rule(node, sizes)
             except ShapeContradictionError as error:
                 raise InputFileError(
-                    f"{node_label(node)}: {error}", where=str(self.file.path), expected="operands that fit the operator",
+                    f"{node_label(node)}: {error}",
+                    where=self.where,
+                    expected="operands that fit the operator",
                     remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
-                ) from None  # fmt: skip
+                ) from None
+        if failing:
+            raise unknown_shapes_error(self.graph, failing, self.facts, self.bindings, self.walk.faults, self.where)
         return forms
 
     def _gemm(self, index: int, form: Form) -> Gemm:
@@ -146,7 +153,7 @@ class _Importer:
         dtype = dtype_of(self.facts[name].elem)
         if dtype is None:
             raise InputFileError(
-                f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=str(self.file.path),
+                f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=self.where,
                 expected="an element type in the file (value_info)",
             )  # fmt: skip
         return Operand(tensor=name, role=Role.PARAMETER if name in self.constants else Role.ACTIVATION, dtype=dtype)

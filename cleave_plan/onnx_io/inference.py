@@ -28,14 +28,23 @@ class NodeInference:
         self._schemas: dict[tuple[str, str], Any] = {}
 
     def schema(self, op_type: str, domain: str) -> Any | None:
-        """The operator's schema in the model's version of its domain, None when onnx has none."""
+        """The operator's schema in the model's version of its domain, None when onnx has none.
+
+        An operator that is younger than the model's operator set is taken in its newest form: runtimes had some of them
+        (LayerNormalization, Gelu) before the standard did, and files use them.
+        """
         key = (op_type, domain)
         if key not in self._schemas:
-            try:
-                self._schemas[key] = onnx.defs.get_schema(op_type, self._opsets.get(domain, 1), domain)
-            except onnx.defs.SchemaError:
-                self._schemas[key] = None
+            self._schemas[key] = self._find_schema(op_type, domain)
         return self._schemas[key]
+
+    def _find_schema(self, op_type: str, domain: str) -> Any | None:
+        for version in (self._opsets.get(domain, 1), onnx.defs.onnx_opset_version()):
+            try:
+                return onnx.defs.get_schema(op_type, version, domain)
+            except onnx.defs.SchemaError:
+                continue
+        return None
 
     def outputs(
         self, node: onnx.NodeProto, domain: str, inputs: Sequence[Fact], outer: Mapping[str, Fact] | None = None

@@ -55,7 +55,7 @@ def reads(node: onnx.NodeProto) -> list[str]:
 def sort_nodes(graph: onnx.GraphProto, where: str) -> None:
     """Sort the nodes of ``graph`` in place, subgraphs included.
 
-    A Constant that is written twice with the same content is kept once. Raises InputFileError when a tensor is defined
+    Of several Constants for one tensor the last is kept. Raises InputFileError when a tensor is defined
     twice, is read but never defined, or depends on itself.
     """
     _sort(graph, frozenset(), where)
@@ -78,16 +78,13 @@ def _sort(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
 
 
 def _without_repeats(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Drop a Constant that repeats an earlier one under the same name: some graph rewriters leave such pairs."""
-    seen: dict[str, onnx.NodeProto] = {}
-    kept = []
-    for node in nodes:
-        if node.op_type == "Constant" and len(node.output) == 1:
-            first = seen.setdefault(node.output[0], node)
-            if first is not node and list(first.attribute) == list(node.attribute):
-                continue
-        kept.append(node)
-    return kept
+    """Of Constants that define one tensor keep the last: some graph rewriters leave such pairs, and onnxruntime reads them so."""
+    last = {node.output[0]: place for place, node in enumerate(nodes) if node.op_type == "Constant" and len(node.output) == 1}
+    return [
+        node
+        for place, node in enumerate(nodes)
+        if node.op_type != "Constant" or len(node.output) != 1 or last[node.output[0]] == place
+    ]
 
 
 def _makers(nodes: Iterable[onnx.NodeProto], given: set[str], where: str) -> dict[str, int]:

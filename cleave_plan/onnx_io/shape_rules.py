@@ -112,6 +112,17 @@ def broadcast(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(_broadcast_dim(x, y) for x, y in pairs)
 
 
+def matmul_shape(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """NumPy's shape of ``left @ right``."""
+    if not left or not right:
+        raise ShapeContradictionError("a scalar cannot be a matrix operand")
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
+    inner = right[-2] if len(right) > 1 else right[0]
+    if isinstance(left[-1], int) and isinstance(inner, int) and left[-1] != inner:
+        raise ShapeContradictionError(f"inner sizes differ: {left[-1]} and {inner}")
+    return (*broadcast(left[:-2], right[:-2]), *rows, *columns)
+
+
 def _broadcast_dim(left: Dim, right: Dim) -> Dim:
     if left == right or right == 1:
         return left
@@ -122,7 +133,7 @@ def _broadcast_dim(left: Dim, right: Dim) -> Dim:
     return left if isinstance(left, int) else right if isinstance(right, int) else None
 
 
-def _conv(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
+def conv_outputs(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """Conv: onnx's inference has counted the undilated kernel for auto_pad in some versions."""
     x, w = inputs[0].shape, inputs[1].shape
     if x is None or w is None or len(x) != len(w) or len(x) < 3:
@@ -163,13 +174,13 @@ def _conv_transpose(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     return [Fact(elem=inputs[0].elem, shape=(x[0], channels, *spatial))]
 
 
-def _like_first(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
+def like_first(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """The first output is like the first input; nothing is said of the others."""
     return [Fact(elem=inputs[0].elem, shape=inputs[0].shape)] + [UNKNOWN] * (len(node.output) - 1)
 
 
 SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {
     ("", "Shape"): _shape, ("", "Size"): _size, ("", "Reshape"): _reshape, ("", "ConstantOfShape"): _constant_of_shape,
-    ("", "Expand"): _expand, ("", "Conv"): _conv, ("", "ConvTranspose"): _conv_transpose,
-    ("", "SimplifiedLayerNormalization"): _like_first,
+    ("", "Expand"): _expand, ("", "Conv"): conv_outputs, ("", "ConvTranspose"): _conv_transpose,
+    ("", "SimplifiedLayerNormalization"): like_first,
 }  # fmt: skip

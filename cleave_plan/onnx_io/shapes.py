@@ -18,7 +18,8 @@ from cleave_plan.onnx_io.attributes import get_graph, subgraphs
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
-from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
+from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
 from cleave_plan.onnx_io.operators import ShapeContradictionError
 from cleave_plan.onnx_io.order import captured, node_label
 from cleave_plan.onnx_io.shape_rules import SHAPE_RULES
@@ -76,7 +77,8 @@ class ShapeWalk:
             for name, fact in zip(node.output, answer.outputs, strict=True):
                 if name:
                     claimed = None if answer.fault else claims.get(name)
-                    scope[name] = fact if claimed is None else self._completed(fact, claimed, node, name)
+                    known = fact if claimed is None else self._completed(fact, claimed, node, name)
+                    scope[name] = known if self._depth or answer.fault else self._named(known, name, node, scope)
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
@@ -96,13 +98,14 @@ class ShapeWalk:
         return answer
 
     def _infer(self, node: onnx.NodeProto, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
-        rule = SHAPE_RULES.get((domain_of(node), node.op_type))
+        domain = domain_of(node)
+        rule = MICROSOFT_RULES.get(node.op_type) if domain == MICROSOFT else SHAPE_RULES.get((domain, node.op_type))
         nothing = [UNKNOWN] * len(node.output)
         try:
             if rule is not None:
                 outputs = rule(node, inputs)
                 return Answer(outputs + nothing[len(outputs) :])
-            return Answer(self._inference.outputs(node, domain_of(node), inputs, outer))
+            return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
             return Answer(nothing, str(error), certain=True)
         except InferenceFailedError as error:
@@ -156,6 +159,18 @@ class ShapeWalk:
         self._depth -= 1
         return [_agreement(facts) for facts in zip(*results, strict=True)]
 
+    def _named(self, fact: Fact, name: str, node: onnx.NodeProto, scope: Scope) -> Fact:
+        """Give a name to each unknown size that begins here (the inputs' shapes are known: the data decides it)."""
+        if fact.shape is None or None not in fact.shape:
+            return fact
+        if any(scope.get(source, UNKNOWN).sizes is None for source in node.input if source):
+            return fact
+        shape = tuple(
+            self.names.get(inner_name(name, axis), inner_name(name, axis)) if size is None else size
+            for axis, size in enumerate(fact.shape)
+        )
+        return Fact(elem=fact.elem, shape=shape, value=fact.value)
+
     def _completed(self, fact: Fact, claimed: onnx.TypeProto, node: onnx.NodeProto, name: str) -> Fact:
         """``fact`` with its gaps filled from the file's claim; a claim that contradicts it is noted and ignored."""
         claim = fact_of_type(claimed, self.names)
@@ -171,6 +186,11 @@ class ShapeWalk:
             self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
             return Fact(elem=elem, shape=fact.shape, value=fact.value)
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def inner_name(tensor: str, axis: int) -> str:
+    """The name of a size that no file and no shape decides; it can be bound like a symbolic dimension."""
+    return f"{tensor}[{axis}]"
 
 
 def _agreement(facts: tuple[Fact, ...]) -> Fact:
