@@ -1,0 +1,100 @@
+"""What a plan must satisfy before anything of it is run: made for this model, every GEMM assigned, every tile in place.
+
+A plan file is input like any other. These checks make sure that no tile can read or write outside the arrays of its GEMM
+and that the assembled result has no holes, whoever wrote the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cleave_plan.cost.tile import BOX
+from cleave_plan.errors import InputFileError
+from cleave_plan.kernels.tile import Box
+from cleave_plan.plan.cover import cover_flaw
+from cleave_plan.plan.plan import Assignment, Mode, Plan
+from cleave_plan.workload.gemm import Gemm
+from cleave_plan.workload.graph import Workload
+
+_PLAN_AGAIN = "make the plan again with `cleave-plan plan`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where one GEMM runs: ``tiles`` as (device name, box), empty when the server computes it."""
+
+    gemm: Gemm
+    tiles: tuple[tuple[str, Box], ...]
+
+
+def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
+    """Each GEMM of ``workload`` by name, with its tiles.
+
+    Raises InputFileError when the plan is for another model, leaves a GEMM out, names one that is not there or twice,
+    or has a tile outside its GEMM, on no device, doubled or missing, or a convolution whose K is cut.
+    """
+    if plan.model.sha256 != workload.sha256:
+        raise InputFileError(
+            f"the plan was made for another model file (sha256 {plan.model.sha256[:12]}…, this one has {workload.sha256[:12]}…)",
+            where=f"plan for {plan.model.name}", expected="the model file that the plan was made for", remedy=_PLAN_AGAIN,
+        )  # fmt: skip
+    gemms = {gemm.name: gemm for gemm in workload.gemms}
+    assigned = _assignment_of_each(plan, gemms)
+    missing = [name for name in gemms if name not in assigned]
+    if missing:
+        raise InputFileError(
+            f"{len(missing)} GEMMs have no assignment, the first is {missing[0]!r}", where=f"plan for {plan.model.name}",
+            expected="one assignment for each GEMM of the model", remedy=_PLAN_AGAIN,
+        )  # fmt: skip
+    return {name: _placed(gemm, assigned[name], plan) for name, gemm in gemms.items()}
+
+
+def _assignment_of_each(plan: Plan, gemms: Mapping[str, Gemm]) -> dict[str, Assignment]:
+    assigned: dict[str, Assignment] = {}
+    for place, assignment in enumerate(plan.assignments):
+        for name in assignment.gemms:
+            if name not in gemms or name in assigned:
+                what = "is not in the model" if name not in gemms else "has a second assignment"
+                raise InputFileError(
+                    f"GEMM {name!r} {what}", where=f"$.assignments[{place}].gemms",
+                    expected="each GEMM of the model once", remedy=_PLAN_AGAIN,
+                )  # fmt: skip
+            assigned[name] = assignment
+    return assigned
+
+
+def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
+    tiles = assignment.tiles
+    where = f"plan for {plan.model.name}: GEMM {gemm.name!r}"
+    if assignment.mode is Mode.SERVER:
+        if len(tiles):
+            raise InputFileError(f"it has {len(tiles)} tiles though the server computes it", where=where, expected="no tiles")
+        return Placed(gemm=gemm, tiles=())
+    columns = {name: tiles.column(name).tolist() for name in BOX}
+    boxes = [Box(*row) for row in zip(*columns.values(), strict=True)]
+    for place, (box, device) in enumerate(zip(boxes, tiles.device.tolist(), strict=True)):
+        if not 0 <= device < len(plan.device_names):
+            raise InputFileError(
+                f"tile {place} is on device number {device}", where=where,
+                expected=f"0 to {len(plan.device_names) - 1}", remedy=_PLAN_AGAIN,
+            )  # fmt: skip
+        if any(start >= stop for start, stop in zip(box[::2], box[1::2], strict=True)):
+            raise InputFileError(
+                f"tile {place} is empty or turned round: {box}", where=where, expected="start < stop on every axis"
+            )
+        if gemm.window is not None and box.k_stop - box.k_start != gemm.shape.k:
+            raise InputFileError(
+                f"tile {place} cuts K of a convolution", where=where,
+                expected="tiles of a convolution that hold the whole of K", remedy=_PLAN_AGAIN,
+            )  # fmt: skip
+    flaw = cover_flaw(tiles, gemm.shape)
+    if flaw is not None:
+        kind = "lies outside the GEMM" if flaw.outside else "is computed twice" if flaw.tiles else "is computed by no tile"
+        by = f" (tiles {', '.join(map(str, flaw.tiles[:4]))})" if flaw.tiles else ""
+        raise InputFileError(
+            f"the point (batch, m, n, k) = {flaw.point} {kind}{by}", where=where,
+            expected=f"tiles that cover batch, M, K, N = {tuple(gemm.shape)} exactly once", remedy=_PLAN_AGAIN,
+        )  # fmt: skip
+    names = [plan.device_names[device] for device in tiles.device.tolist()]
+    return Placed(gemm=gemm, tiles=tuple(zip(names, boxes, strict=True)))

@@ -1,0 +1,184 @@
+"""The parameter server: it walks the model level by level, sends tiles to devices, and runs everything else itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cleave_plan.execution.admission import Placed, admit
+from cleave_plan.execution.assembly import Assembly
+from cleave_plan.execution.engines.base import Engine, Task
+from cleave_plan.execution.engines.local import LocalEngine
+from cleave_plan.execution.inputs import check_inputs
+from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.tile import Box, Product
+from cleave_plan.onnx_io.backends import Value
+from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.onnx_io.lowering import Lowered, lower
+from cleave_plan.onnx_io.runtime import ServerRuntime
+from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
+from cleave_plan.onnx_io.weights import Weights
+from cleave_plan.plan.plan import Plan
+from cleave_plan.progress import Progress, silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunResult:
+    """What a run gave.
+
+    ``level_s[d]``: seconds of level d with the server nodes before it; the last entry is what follows the last level.
+    ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
+    carry them. ``runtime`` ran the server's nodes; ``notes`` are sentences about what else had to.
+    """
+
+    outputs: Mapping[str, Value]
+    seconds: float
+    level_s: tuple[float, ...]
+    tiles_run: int
+    gemms_on_devices: int
+    gemms_on_server: int
+    bytes_down: int
+    bytes_up: int
+    device_s: Mapping[str, float]
+    workers: int
+    runtime: str
+    notes: tuple[str, ...]
+
+
+def run(
+    plan: Plan,
+    model_path: str | Path,
+    inputs: Mapping[str, Array],
+    *,
+    workers: int | None = None,
+    progress: Progress = silent,
+    runtime: str = "auto",
+) -> RunResult:
+    """Run one batch of the model as ``plan`` says, on worker processes of this machine.
+
+    ``inputs`` maps every graph input to its array. ``workers`` is the number of processes (default: one per core), over
+    which the plan's devices are shared out; ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or
+    "reference"). Raises InputFileError when model, plan and inputs do not belong together or weights are missing,
+    ExecutionError when a worker is lost or a node cannot be run.
+    """
+    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes)
+    placed = admit(plan, imported.workload)
+    values = check_inputs(imported, inputs)
+    devices = device_load(placed.values())
+    engine = LocalEngine(workers)
+    try:
+        walk = Walk(imported, placed, engine, runtime=runtime, progress=progress)
+        if devices:
+            engine.start(devices)
+        return walk.run(values, workers=len(engine.processes))
+    finally:
+        engine.stop()
+
+
+def device_load(placed: Iterable[Placed]) -> dict[str, float]:
+    """Multiply-adds of each device that has a tile."""
+    load: dict[str, float] = {}
+    for place in placed:
+        for device, box in place.tiles:
+            g, r, c = box.result_shape
+            load[device] = load.get(device, 0.0) + float(g * r * c * (box.k_stop - box.k_start))
+    return load
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    tiles: int = 0
+    down: int = 0
+    up: int = 0
+    device_s: dict[str, float] = field(default_factory=dict)
+
+
+class Walk:
+    """One batch through one model."""
+
+    def __init__(
+        self,
+        imported: ImportedModel,
+        placed: Mapping[str, Placed],
+        engine: Engine,
+        *,
+        runtime: str,
+        progress: Progress,
+    ) -> None:
+        workload = imported.workload
+        self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
+        self._weights = Weights(imported.model, imported.path)
+        self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
+        self._levels = [[workload.gemms[index].name for index in level.gemms] for level in workload.levels]
+        self._order: RunOrder = run_order(
+            imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in workload.gemms}, len(self._levels)
+        )
+        self._total = sum(len(place.tiles) for place in placed.values())
+        self._tally = _Tally()
+
+    def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
+        """The outputs for ``values`` (graph inputs by name)."""
+        begin = time.perf_counter()
+        level_s = []
+        for depth, segment in enumerate(self._order.segments):
+            start = time.perf_counter()
+            values.update(self._runtime.run(segment, values))
+            if depth < len(self._levels):
+                self._run_level(depth, values)
+            for name in self._order.dead_after[depth]:
+                values.pop(name, None)
+            level_s.append(time.perf_counter() - start)
+        on_devices = sum(bool(place.tiles) for place in self._placed.values())
+        return RunResult(
+            outputs={value.name: self._value(value.name, values) for value in self._imported.model.graph.output},
+            seconds=time.perf_counter() - begin, level_s=tuple(level_s), tiles_run=self._tally.tiles,
+            gemms_on_devices=on_devices, gemms_on_server=len(self._placed) - on_devices, bytes_down=self._tally.down,
+            bytes_up=self._tally.up, device_s=self._tally.device_s, workers=workers, runtime=self._runtime.name,
+            notes=self._runtime.notes,
+        )  # fmt: skip
+
+    def _run_level(self, depth: int, values: dict[str, Value]) -> None:
+        """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
+        away = [name for name in self._levels[depth] if self._placed[name].tiles]
+        lowered = {name: self._send(job, name, values) for job, name in enumerate(away)}
+        results = {}
+        for name in self._levels[depth]:
+            if name not in lowered:
+                node = self._imported.nodes[name]
+                results.update(self._runtime.run(segment_of([node], node.output), values))
+        values.update(results)
+        values.update(self._collect(depth, away, lowered))
+
+    def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Lowered:
+        node, placed = self._imported.nodes[name], self._placed[name]
+        arrays = [self._value(tensor, values) if tensor else None for tensor in node.input]
+        lowered = lower(node, placed.gemm, arrays)
+        self._engine.open(job, Product.of(placed.gemm), lowered.a, lowered.b, self._boxes(name))
+        for tile, (device, box) in enumerate(placed.tiles):
+            self._engine.send(Task(job, tile, device, box))
+        return lowered
+
+    def _collect(self, depth: int, away: list[str], lowered: Mapping[str, Lowered]) -> dict[str, Value]:
+        assemblies = {name: Assembly(Product.of(self._placed[name].gemm), self._boxes(name)) for name in away}
+        results = {}
+        while len(results) < len(away):
+            finished = self._engine.collect()
+            name, device = away[finished.task.job], finished.task.device
+            assemblies[name].add(finished.task.tile, finished.result)
+            tally = self._tally
+            tally.tiles, tally.down, tally.up = tally.tiles + 1, tally.down + finished.bytes_down, tally.up + finished.bytes_up
+            tally.device_s[device] = tally.device_s.get(device, 0.0) + finished.seconds
+            self._progress(tally.tiles, self._total, f"level {depth + 1} of {len(self._levels)}")
+            if assemblies[name].complete:
+                results[self._placed[name].gemm.output] = lowered[name].finish(assemblies.pop(name).finish())
+        for job in range(len(away)):
+            self._engine.close(job)
+        return results
+
+    def _boxes(self, name: str) -> dict[int, Box]:
+        return {tile: box for tile, (_, box) in enumerate(self._placed[name].tiles)}
+
+    def _value(self, name: str, values: Mapping[str, Value]) -> Value:
+        return values[name] if name in values else self._weights[name]

@@ -1,0 +1,92 @@
+"""Operators of ``onnx.reference`` whose results differ from the ONNX standard, corrected through its ``new_ops`` hook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+from onnx.reference.op_run import OpRun
+
+Array = NDArray[Any]
+
+
+class BatchNormalization(OpRun):  # type: ignore[misc]
+    """Inference uses the stored statistics in every operator set; onnx.reference takes those of the batch before 14."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, **attributes: Any) -> tuple[Array, ...]:
+        across = (1, -1, *(1,) * (x.ndim - 2))
+        momentum = attributes["momentum"]
+        if not attributes.get("training_mode"):
+            return (self._normalise(x, scale, bias, mean.reshape(across), variance.reshape(across)),)
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        wide = x.astype(np.promote_types(x.dtype, np.float32))
+        batch_mean, batch_variance = wide.mean(axis=axes), wide.var(axis=axes)
+        return (
+            self._normalise(x, scale, bias, batch_mean.reshape(across), batch_variance.reshape(across)),
+            (mean * momentum + batch_mean * (1 - momentum)).astype(mean.dtype),
+            (variance * momentum + batch_variance * (1 - momentum)).astype(variance.dtype),
+        )
+
+    def _normalise(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
+        across = (1, -1, *(1,) * (x.ndim - 2))
+        factor = scale.reshape(across) / np.sqrt(variance + np.array(self.epsilon, variance.dtype))
+        normalised: Array = ((x - mean) * factor + bias.reshape(across)).astype(x.dtype)
+        return normalised
+
+
+class GatherElements(OpRun):  # type: ignore[misc]
+    """``indices`` may be shorter than ``data`` on the other axes, and may be many along any axis."""
+
+    op_domain = ""
+
+    def _run(self, data: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+        axis %= data.ndim
+        cut = tuple(slice(None) if place == axis else slice(size) for place, size in enumerate(indices.shape))
+        return (np.take_along_axis(data[cut], indices.astype(np.int64), axis=axis),)
+
+
+class Loop(OpRun):  # type: ignore[misc]
+    """An absent condition is true, an absent trip count is no limit, and scan outputs get a new first axis."""
+
+    op_domain = ""
+
+    def need_context(self) -> bool:
+        """The body may read the tensors around it."""
+        return True
+
+    def _run(
+        self, trips: Array | None = None, condition: Array | None = None, *carried: Any,
+        context: Mapping[str, Any] | None = None, attributes: Mapping[str, Any] | None = None, **_: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        names, state = self.body.input_names, list(carried)
+        scanned: list[list[Array]] = [[] for _ in self.body.output_names[1 + len(state) :]]
+        limit = None if trips is None else int(np.asarray(trips).item())
+        going = condition is None or bool(np.asarray(condition).item())
+        step = 0
+        while going and (limit is None or step < limit):
+            values = {**(context or {}), names[0]: np.array(step, np.int64), names[1]: np.array(True)}
+            values.update(zip(names[2:], state, strict=True))
+            condition, *results = self._run_body(values, attributes=attributes)
+            going = bool(np.asarray(condition).item())
+            for collected, value in zip(scanned, results[len(state) :], strict=True):
+                collected.append(value)
+            state = results[: len(state)]
+            step += 1
+        declared = self.body.output_types_[1 + len(state) :]
+        stacked = [np.stack(rows) if rows else _no_rows(kind) for rows, kind in zip(scanned, declared, strict=True)]
+        return (*state, *stacked)
+
+
+def _no_rows(declared: Any) -> Array:
+    """A scan output after no iteration: 0 along the new axis, the declared sizes (0 where unknown) after it."""
+    tensor = declared.tensor_type
+    return np.empty((0, *(size.dim_value for size in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
+CORRECTIONS = [BatchNormalization, GatherElements, Loop]
+"""For ``ReferenceEvaluator(new_ops=...)``."""
