@@ -136,7 +136,7 @@ def _builtins(plan: Plan, where: str) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         raise decode_error(error, where) from error
     check_document(document, where)
-    builtins: dict[str, Any] = msgspec.to_builtins(document)
+    builtins: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
     return builtins
 
 
