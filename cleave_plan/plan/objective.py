@@ -4,8 +4,8 @@ The time of a level is the largest of (planning.md section 1):
 
     per device   the sum of the times of its tiles, of all GEMMs of the level
     per server   bytes it sends / egress, bytes it receives / ingress,
-                 seconds of the GEMMs that it computes itself,
-                 12 bytes * partial sums it receives / memory bandwidth   (K is cut)
+                 seconds of the GEMMs that it computes itself
+                 + 12 bytes * partial sums it receives / memory bandwidth   (K is cut)
 
 A GEMM whose weights lie on the servers j with shares w_j loads server j with w_j of the bytes to and from devices.
 Activations live on the first server F: a server j other than F receives w_j of the bytes of each operand that is an
@@ -138,7 +138,7 @@ class Recount:
             adding_s = PARTIAL_SUM_BYTES * load.partial_sums[name] / server.memory_bandwidth_bytes_per_s
             server_s[f"egress {name}"] = load.egress[name] / server.egress_bytes_per_s
             server_s[f"ingress {name}"] = load.ingress[name] / server.ingress_bytes_per_s
-            server_s[f"server {name}"] = max(load.gemm_s[name], adding_s)
+            server_s[f"server {name}"] = load.gemm_s[name] + adding_s
         slowest = max(server_s.values())
         return LevelTimes(
             ideal_s=max(slowest, float(ideal.max())), executed_s=max(slowest, float(executed.max())),

@@ -83,6 +83,14 @@ def test_partial_sums_load_the_servers_memory() -> None:
     assert (shared.levels[0].server_s["server s0"], shared.levels[0].server_s["server s1"]) == pytest.approx((18, 54))
 
 
+def test_a_server_adds_partial_sums_after_its_own_gemms() -> None:
+    """A GEMM of its own (104 bytes at 100 B/s) and 12 partial sums (144 bytes) on one server: the two times add."""
+    workload = workload_of([gemm_of("p", (1, 2, 4, 3)), gemm_of("own", (1, 2, 4, 3))])
+    halves = [(0, 0, 2, 0, 3, 0, 2, 0, 1), (1, 0, 2, 0, 3, 2, 4, 0, 1)]
+    found = figures(workload, [assigned(["p"], halves), assigned(["own"], [], mode=Mode.SERVER)])
+    assert found.levels[0].server_s["server s0"] == pytest.approx(1.04 + 1.44)
+
+
 def test_a_gemm_on_another_server_moves_its_activations() -> None:
     """Server mode on s1: X (32 bytes) comes from s0, the result (24) goes back; the weight is already there."""
     workload = workload_of([gemm_of("p", (1, 2, 4, 3))])
