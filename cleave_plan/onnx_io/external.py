@@ -46,21 +46,37 @@ def _number(entries: dict[str, str], key: str, where: str) -> int | None:
     return int(text)
 
 
-def locate(tensor: onnx.TensorProto, folder: Path) -> ExternalData:
+def locate(tensor: onnx.TensorProto, folder: Path, resolved: dict[str, Path] | None = None) -> ExternalData:
     """The range that an external tensor names; ``folder`` is the folder of the model file.
 
-    Raises InputFileError when the location is missing or outside the folder, or offset or length are not numbers.
+    ``resolved`` keeps checked locations between calls for tensors of one model. Raises InputFileError when the location
+    is missing or outside the folder, or offset or length are not numbers.
     """
     where = f"tensor {tensor.name!r}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
+    path = None if resolved is None else resolved.get(location)
+    if path is None:
+        path = _inside(location, folder, where)
+        if resolved is not None:
+            resolved[location] = path
+    return ExternalData(path=path, offset=_number(entries, "offset", where) or 0, length=_number(entries, "length", where))
+
+
+def _inside(location: str, folder: Path, where: str) -> Path:
+    """The file that ``location`` names, links followed; refused outside ``folder``."""
     if not location or "\0" in location:
         raise InputFileError("external data has no usable location", where=where, expected="a file name beside the model")
-    home = folder.resolve()
-    path = (home / location.replace("\\", "/")).resolve()
+    try:
+        home = folder.resolve()
+        path = (home / location.replace("\\", "/")).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputFileError(f"external data at {location!r} cannot be found: {error}", where=where) from None
     if not path.is_relative_to(home) or path == home:
         raise InputFileError(
-            f"external data at {location!r} lies outside the model's folder", where=where,
-            expected="a file in the folder of the model", remedy="move the data file beside the model and save the model again",
-        )  # fmt: skip
-    return ExternalData(path=path, offset=_number(entries, "offset", where) or 0, length=_number(entries, "length", where))
+            f"external data at {location!r} lies outside the model's folder",
+            where=where,
+            expected="a file in the folder of the model",
+            remedy="move the data file beside the model and save the model again",
+        )
+    return path

@@ -40,9 +40,10 @@ class Fact:
     @property
     def sizes(self) -> tuple[int, ...] | None:
         """The shape when every size is known, otherwise None."""
-        if self.shape is None or not all(isinstance(size, int) for size in self.shape):
+        if self.shape is None:
             return None
-        return tuple(size for size in self.shape if isinstance(size, int))
+        known = tuple(size for size in self.shape if isinstance(size, int))
+        return known if len(known) == len(self.shape) else None
 
     @property
     def whole_value(self) -> Value | None:

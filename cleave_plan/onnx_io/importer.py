@@ -76,11 +76,12 @@ class _Importer:
     def __init__(self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk) -> None:
         self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
         self.where = str(file.path)
+        self.shapes = {name: fact.sizes for name, fact in facts.items()}
         self.names = unique_names(self.graph)
         self.forms = self._forms()
         self.schedule: Schedule = schedule(self.graph, self.forms.keys())
-        self.constants = constant_tensors(self.graph, bindings.inputs)
-        self.sizes = {name: _bytes(fact) for name, fact in facts.items()}
+        self.constants = constant_tensors(self.graph, self.schedule.reads, bindings.inputs)
+        self.sizes = {name: _bytes(fact.elem, self.shapes[name]) for name, fact in facts.items()}
 
     def build(self, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
         """The imported model."""
@@ -109,7 +110,7 @@ class _Importer:
             model=self.file.model,
             nodes={self.names[index]: self.graph.node[index] for index in self.forms},
             depth=dict(enumerate(self.schedule.depth)),
-            tensor_shapes={name: fact.sizes for name, fact in self.facts.items() if fact.sizes is not None},
+            tensor_shapes={name: sizes for name, sizes in self.shapes.items() if sizes is not None},
             tensor_dtypes={name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None},
         )
 
@@ -121,7 +122,7 @@ class _Importer:
             rule = rule_of(node)
             if rule is None:
                 continue
-            sizes = [self.facts.get(name, UNKNOWN).sizes if name else None for name in node.input]
+            sizes = [self.shapes.get(name) if name else None for name in node.input]
             if any(size is None for name, size in zip(node.input[:2], sizes, strict=False) if name):
                 failing.append(index)
                 continue
@@ -194,9 +195,9 @@ def unique_names(graph: onnx.GraphProto) -> list[str]:
     return names
 
 
-def _bytes(fact: Fact) -> int | None:
-    dtype = dtype_of(fact.elem)
-    return None if dtype is None or fact.sizes is None else dtype.bytes_of(prod(fact.sizes))
+def _bytes(elem: int, sizes: tuple[int, ...] | None) -> int | None:
+    dtype = dtype_of(elem)
+    return None if dtype is None or sizes is None else dtype.bytes_of(prod(sizes))
 
 
 def _info(name: str, fact: Fact) -> TensorInfo:

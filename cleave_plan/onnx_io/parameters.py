@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -26,12 +26,14 @@ class Parameters:
     present: bool
 
 
-def constant_tensors(graph: onnx.GraphProto, inputs: Collection[str]) -> set[str]:
-    """Tensors that are the same in every run: initialisers (but for fed ``inputs``), Constants, what only they determine."""
+def constant_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inputs: Collection[str]) -> set[str]:
+    """Tensors that are the same in every run: initialisers (but for fed ``inputs``), Constants, what only they determine.
+
+    ``needs`` are the tensors that each node reads.
+    """
     names = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
     names -= set(inputs)
-    for node in graph.node:
-        needed = reads(node)
+    for node, needed in zip(graph.node, needs, strict=True):
         fixed = bool(needed) or (node.op_type == "Constant" and domain_of(node) == "")
         if fixed and node.op_type not in RANDOM and all(name in names for name in needed):
             names.update(name for name in node.output if name)
@@ -49,8 +51,9 @@ def find_parameters(graph: onnx.GraphProto, operands: Collection[str], folder: P
     elements = 0
     present = True
     seen: set[ExternalData] = set()
+    resolved: dict[str, Path] = {}
     for name, tensor, used in _tensors(graph, operands, ""):
-        outside = locate(tensor, folder) if is_external(tensor) else None
+        outside = locate(tensor, folder, resolved) if is_external(tensor) else None
         present = present and (outside is None or outside.present)
         dtype = dtype_of(tensor.data_type)
         if not used or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
