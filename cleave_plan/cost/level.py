@@ -1,0 +1,135 @@
+r"""What a level takes: the loads that its GEMMs put on devices and servers, and the largest of them.
+
+    T_level = max( max_i sum of tile seconds on device i,
+                   egress bytes of server s / E_s,   ingress bytes of server s / I_s,
+                   seconds of GEMMs computed on server s + 12 bytes * partial sums received / memory bandwidth )
+
+Activations live on the fleet's first server. A GEMM whose weights are on servers j with shares w_j (summing to 1) draws
+w_j of its tiles' bytes from each; every j other than the first also receives w_j of the activation operands from the
+first and returns w_j of the result. A GEMM computed on server s takes max(flop / F_s, (A + B + C bytes) / memory bandwidth).
+Units: seconds and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import TileCosts, Tiles, price
+from cleave_plan.fleet.device import Fleet, Server
+from cleave_plan.workload.gemm import Gemm, Role
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The servers (indices) that hold a GEMM's weights, and each one's share of the traffic."""
+
+    servers: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """Columns over devices (``ideal_s``, ``executed_s``) and over servers (bytes out, bytes in, seconds)."""
+
+    ideal_s: Floats
+    executed_s: Floats
+    egress: Floats
+    ingress: Floats
+    server_s: Floats
+
+    def __add__(self, other: Load) -> Load:
+        return Load(
+            ideal_s=self.ideal_s + other.ideal_s, executed_s=self.executed_s + other.executed_s,
+            egress=self.egress + other.egress, ingress=self.ingress + other.ingress, server_s=self.server_s + other.server_s,
+        )  # fmt: skip
+
+    @classmethod
+    def none(cls, devices: int, servers: int) -> Load:
+        """No load at all."""
+        zero, rest = np.zeros(devices), np.zeros(servers)
+        return cls(ideal_s=zero, executed_s=zero, egress=rest, ingress=rest, server_s=rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelTime:
+    """Seconds of a level by both costs, and what binds by the executed one ("device NAME", "egress NAME", ...)."""
+
+    ideal_s: float
+    executed_s: float
+    binds: str
+
+
+def tiled_load(gemm: Gemm, tiles: Tiles, placement: Placement, devices: DeviceColumns, servers: Sequence[Server]) -> Load:
+    """The load of one GEMM computed by devices."""
+    costs = price(gemm, tiles, devices)
+    load = _moves(gemm, placement, len(devices), len(servers))
+    down, up = float(costs.down_bytes.sum()), float(costs.up_bytes.sum())
+    for server, share in zip(placement.servers, placement.shares, strict=True):
+        load.egress[server] += share * down
+        load.ingress[server] += share * up
+        load.server_s[server] += share * _partial_sum_seconds(gemm, tiles, costs, servers[server])
+    load.ideal_s[:] = np.bincount(tiles.device, costs.ideal_s, minlength=len(devices))
+    load.executed_s[:] = np.bincount(tiles.device, costs.executed_s, minlength=len(devices))
+    return load
+
+
+def server_load(gemm: Gemm, placement: Placement, devices: int, servers: Sequence[Server]) -> Load:
+    """The load of one GEMM computed on the first server of ``placement``."""
+    load = _moves(gemm, placement, devices, len(servers))
+    load.server_s[placement.servers[0]] += server_seconds(gemm, servers[placement.servers[0]])
+    return load
+
+
+def server_seconds(gemm: Gemm, server: Server) -> float:
+    """Seconds that ``server`` needs for the whole GEMM: arithmetic or memory traffic, whichever is longer."""
+    moved = gemm.a_bytes + gemm.b_bytes + gemm.out_bytes
+    return max(gemm.flop / server.rate(gemm.dtype), moved / server.memory_bandwidth_bytes_per_s)
+
+
+def level_time(load: Load, fleet: Fleet) -> LevelTime:
+    """The largest load of a level, by both costs."""
+    egress = load.egress / np.array([server.egress_bytes_per_s for server in fleet.servers])
+    ingress = load.ingress / np.array([server.ingress_bytes_per_s for server in fleet.servers])
+    device = int(load.executed_s.argmax())
+    candidates = [(float(load.executed_s[device]), f"device {fleet.devices[device].name}")]
+    for place, server in enumerate(fleet.servers):
+        candidates += [
+            (float(egress[place]), f"egress {server.name}"),
+            (float(ingress[place]), f"ingress {server.name}"),
+            (float(load.server_s[place]), f"server {server.name}"),
+        ]
+    executed, binds = max(candidates, key=lambda candidate: candidate[0])
+    others = max(seconds for seconds, _ in candidates[1:])
+    return LevelTime(ideal_s=max(float(load.ideal_s.max()), others), executed_s=executed, binds=binds)
+
+
+def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load:
+    """Activations carried between the first server and the others that take part."""
+    load = Load(
+        ideal_s=np.zeros(devices), executed_s=np.zeros(devices), egress=np.zeros(servers), ingress=np.zeros(servers),
+        server_s=np.zeros(servers),
+    )  # fmt: skip
+    inward = sum(
+        float(size) for operand, size in ((gemm.a, gemm.a_bytes), (gemm.b, gemm.b_bytes)) if operand.role is Role.ACTIVATION
+    )
+    for server, share in zip(placement.servers, placement.shares, strict=True):
+        if server != 0:
+            load.egress[0] += share * inward
+            load.ingress[server] += share * inward
+            load.egress[server] += share * gemm.out_bytes
+            load.ingress[0] += share * gemm.out_bytes
+    return load
+
+
+def _partial_sum_seconds(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: Server) -> float:
+    """Adding partial sums: 12 bytes of memory traffic for each one received."""
+    partial = tiles.k_stop - tiles.k_start < gemm.shape.k
+    elements = costs.up_bytes[partial].sum() / (gemm.a.dtype.accumulator_bits / 8)
+    return 12.0 * float(elements) / server.memory_bandwidth_bytes_per_s

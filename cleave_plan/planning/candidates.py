@@ -1,0 +1,167 @@
+"""From a workload and a fleet to what the program chooses among: level classes, placements, choices and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cleave_plan.cost.efficiency import DeviceColumns, device_columns
+from cleave_plan.cost.level import Load, Placement, server_load, tiled_load
+from cleave_plan.dtypes import DType
+from cleave_plan.errors import InfeasibleError
+from cleave_plan.fleet.device import Fleet
+from cleave_plan.plan.plan import Mode
+from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.formulation import Choice, LevelClass
+from cleave_plan.planning.level import level_bound
+from cleave_plan.planning.options import Option, Part, options_for
+from cleave_plan.planning.terms import terms_of
+from cleave_plan.progress import Progress
+from cleave_plan.units import Unit, format_value
+from cleave_plan.workload.gemm import ClassKey, Gemm, Role
+from cleave_plan.workload.graph import Workload
+
+
+def level_classes(workload: Workload) -> list[LevelClass]:
+    """Identical levels together, in order of first appearance."""
+    grouped: dict[tuple[tuple[ClassKey, int], ...], tuple[tuple[Part, ...], list[int]]] = {}
+    for level in workload.levels:
+        parts: dict[ClassKey, Part] = {}
+        for place in level.gemms:
+            gemm = workload.gemms[place]
+            known = parts.get(gemm.class_key)
+            parts[gemm.class_key] = Part(gemm=known.gemm if known else gemm, copies=known.copies + 1 if known else 1)
+        key = tuple(sorted(((k, part.copies) for k, part in parts.items()), key=repr))
+        grouped.setdefault(key, (tuple(parts[k] for k, _ in key), []))[1].append(level.index)
+    return [LevelClass(parts=parts, levels=tuple(levels)) for parts, levels in grouped.values()]
+
+
+@dataclass(kw_only=True)
+class Candidates:
+    """Everything that stage 1 finds; ``columns`` are the fleet's figures for each element type in use."""
+
+    workload: Workload
+    fleet: Fleet
+    server_allowed: bool
+    classes: list[LevelClass] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    columns: dict[DType, DeviceColumns] = field(default_factory=dict)
+    _options: dict[tuple[ClassKey, int], list[Option]] = field(default_factory=dict)
+
+    def columns_of(self, gemm: Gemm) -> DeviceColumns:
+        """Device figures for the GEMM's arithmetic."""
+        if gemm.dtype not in self.columns:
+            self.columns[gemm.dtype] = device_columns(self.fleet.devices, gemm.dtype)
+        return self.columns[gemm.dtype]
+
+    def links(self, gemm: Gemm) -> Links:
+        """The servers' links together, and their arithmetic where it is allowed."""
+        servers = self.fleet.servers
+        return Links(
+            egress=sum(server.egress_bytes_per_s for server in servers),
+            ingress=sum(server.ingress_bytes_per_s for server in servers),
+            flop_per_s=sum(server.rate(gemm.dtype) for server in servers) if self.server_allowed else 0.0,
+        )
+
+    def collect(self, progress: Progress) -> None:
+        """Fill ``classes``, ``choices`` and ``bounds``; raises InfeasibleError when a GEMM fits nowhere."""
+        self.classes = level_classes(self.workload)
+        spots = placements(self.fleet)
+        for number, level in enumerate(self.classes):
+            progress(number, len(self.classes), "pricing tilings")
+            for place, part in enumerate(level.parts):
+                for option in self.options_of(part):
+                    for spot in spots if option.mode is not Mode.SERVER else spots[: len(self.fleet.servers)]:
+                        self.choices.append(self._choice(number, place, part, option, spot))
+            self.bounds.append(self._bound(level))
+        progress(len(self.classes), len(self.classes), "pricing tilings")
+
+    def options_of(self, part: Part) -> list[Option]:
+        """Options of ``part``, found once for each class and number of copies."""
+        key = (part.gemm.class_key, part.copies)
+        if key not in self._options:
+            devices = self.columns_of(part.gemm)
+            found = options_for(part, devices, self.links(part.gemm), server=self.server_allowed)
+            if not found:
+                raise self._fits_nowhere(part.gemm)
+            self._options[key] = found
+        return self._options[key]
+
+    def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:
+        devices, servers = self.columns_of(part.gemm), self.fleet.servers
+        load = Load.none(len(devices), len(servers))
+        for tiles in option.tiles:
+            if option.mode is Mode.SERVER:
+                load = load + server_load(part.gemm, spot, len(devices), servers)
+            else:
+                load = load + tiled_load(part.gemm, tiles, spot, devices, servers)
+        return Choice(level=level, part=place, option=option, placement=spot, load=load, weight_bytes=weight_bytes(part))
+
+    def _bound(self, level: LevelClass) -> float:
+        parts = [part for part in level.parts if part.gemm.macs > 0]
+        if not parts:
+            return 0.0
+        links = self.links(parts[0].gemm)
+        return level_bound(
+            [terms_of(part.gemm, part.copies) for part in parts],
+            [self.columns_of(part.gemm) for part in parts],
+            links,
+            [self.links(part.gemm).flop_per_s for part in parts],
+        )
+
+    def _fits_nowhere(self, gemm: Gemm) -> InfeasibleError:
+        needed = terms_of(gemm).stream_bytes
+        available = {device.name: 0.1 * device.memory_bytes for device in self.fleet.devices}
+        best = max(available, key=lambda name: available[name])
+        listed = ", ".join(f"{name} {format_value(size, Unit.BYTES)}" for name, size in list(available.items())[:8])
+        return InfeasibleError(
+            f"no device can hold one row and one column of depth K = {gemm.shape.k} in its stream buffers "
+            f"(a tenth of its memory), and GEMMs on the server are forbidden: required {format_value(needed, Unit.BYTES)}, "
+            f"available {listed}{', ...' if len(available) > 8 else ''}",
+            where=f"GEMM {gemm.name}",
+            remedy=f"allow the server, or give {best} {format_value(10 * needed, Unit.BYTES)} of memory",
+            facts={
+                "gemm": gemm.name, "unit": "byte", "required": needed, "available": available,
+                "levers": ["allow GEMMs on the server", f"a device with {10 * needed:.0f} byte of memory"],
+            },
+        )  # fmt: skip
+
+
+def weight_bytes(part: Part) -> float:
+    """Bytes of the part's parameters on the servers."""
+    operands = ((part.gemm.a, part.gemm.a_bytes), (part.gemm.b, part.gemm.b_bytes))
+    return float(part.copies * sum(size for operand, size in operands if operand.role is Role.PARAMETER))
+
+
+def placements(fleet: Fleet) -> list[Placement]:
+    """Each server alone and, when there are several, striped over all of them in proportion to their egress."""
+    single = [Placement(servers=(place,), shares=(1.0,)) for place in range(len(fleet.servers))]
+    if len(single) == 1:
+        return single
+    egress = np.array([server.egress_bytes_per_s for server in fleet.servers])
+    weight = np.where(np.isinf(egress), 1.0, egress) if not np.isinf(egress).any() else np.isinf(egress).astype(float)
+    used = np.flatnonzero(weight > 0)
+    shares = weight[used] / weight[used].sum()
+    striped = Placement(servers=tuple(used.tolist()), shares=tuple(shares.tolist()))
+    return [*single, striped] if len(used) > 1 else single
+
+
+def base_memory(workload: Workload, fleet: Fleet) -> list[float]:
+    """Bytes on each server whatever is chosen: on the first, parameters of no GEMM and the peak of live activations."""
+    held = {
+        operand.tensor: size
+        for gemm in workload.gemms
+        for operand, size in ((gemm.a, gemm.a_bytes), (gemm.b, gemm.b_bytes))
+        if operand.role is Role.PARAMETER
+    }
+    other = max(0, sum(workload.parameters.values()) - sum(held.values()))
+    live = max((level.live_bytes or 0 for level in workload.levels), default=0)
+    return [float(other + live)] + [0.0] * (len(fleet.servers) - 1)
+
+
+def total_bound(classes: Sequence[LevelClass], bounds: Sequence[float]) -> float:
+    """Seconds of all levels at least, by ideal cost."""
+    return sum(level.count * bound for level, bound in zip(classes, bounds, strict=True))

@@ -1,0 +1,123 @@
+"""The only room that knows PuLP: a :class:`Program` goes in, a checked :class:`Answer` comes out.
+
+HiGHS solves when it is installed, CBC otherwise. PuLP calls a time-limited incumbent "Optimal" and CBC can leave an
+infeasible point in the variables, so what comes back is rounded and checked against every row here; the dual bound is
+HiGHS's own (CBC gives none), and an answer is called optimal only when its gap to a bound is within the tolerance asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+import pulp
+
+from cleave_plan.errors import CleaveError
+from cleave_plan.planning.formulation import Program
+
+_ROW_TOLERANCE = 1e-6
+
+
+class Outcome(Enum):
+    """How a solve ended; there is no other way."""
+
+    SOLVED = "solved"
+    TIME_LIMITED = "time-limited"
+    INFEASIBLE = "infeasible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``values`` of all variables (empty when infeasible or nothing was found), objective and dual bound in the
+    program's units (bound 0 when unknown), seconds to build and to solve."""
+
+    outcome: Outcome
+    solver: str
+    values: dict[str, float]
+    objective: float
+    bound: float
+    build_s: float
+    solve_s: float
+
+
+def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | None = None) -> Answer:
+    """Minimise ``program`` to a relative ``gap``; ``solver`` "HiGHS" or "CBC" (default: the first that is installed).
+
+    Raises CleaveError when the solver's answer violates a row or it claims infeasibility that a second solver denies.
+    """
+    started = time.perf_counter()
+    model, variables = _translate(program)
+    name, engine = _engine(solver, gap, time_limit_s)
+    built = time.perf_counter()
+    model.solve(engine)
+    solved = time.perf_counter()
+    times = {"build_s": built - started, "solve_s": solved - built}
+    if model.sol_status in (pulp.LpSolutionInfeasible, pulp.LpSolutionUnbounded, pulp.LpSolutionNoSolutionFound):
+        limited = solved - built >= time_limit_s
+        outcome = Outcome.TIME_LIMITED if limited else Outcome.INFEASIBLE
+        return Answer(outcome=outcome, solver=name, values={}, objective=math.inf, bound=0.0, **times)
+    values = {key: float(item.varValue or 0.0) for key, item in variables.items()}
+    values.update({key: float(round(values[key])) for key in program.integers})
+    _check(program, values, name)
+    objective = sum(value * values[key] for key, value in program.goal.items())
+    proven = model.sol_status == pulp.LpSolutionOptimal and solved - built < time_limit_s
+    return Answer(
+        outcome=Outcome.SOLVED if proven else Outcome.TIME_LIMITED, solver=name, values=values, objective=objective,
+        bound=_dual_bound(model, name, objective), **times,
+    )  # fmt: skip
+
+
+def available() -> list[str]:
+    """Names of the solvers that are installed, the preferred one first."""
+    engines = {"HiGHS": pulp.HiGHS(msg=False), "CBC": pulp.PULP_CBC_CMD(msg=False)}
+    return [name for name, engine in engines.items() if engine.available()]
+
+
+def _engine(solver: str | None, gap: float, time_limit_s: float) -> tuple[str, pulp.LpSolver]:
+    names = available()
+    name = solver or (names[0] if names else "")
+    if name not in names:
+        raise CleaveError(
+            f"no solver {name or 'at all'} is installed", expected="HiGHS (highspy) or CBC", remedy="run `pip install highspy`"
+        )
+    if name == "HiGHS":
+        return name, pulp.HiGHS(msg=False, gapRel=gap, timeLimit=time_limit_s, threads=1)
+    return name, pulp.PULP_CBC_CMD(msg=False, gapRel=gap, timeLimit=time_limit_s, threads=1)
+
+
+def _translate(program: Program) -> tuple[pulp.LpProblem, dict[str, pulp.LpVariable]]:
+    """The PuLP model of ``program``."""
+    model = pulp.LpProblem("plan", pulp.LpMinimize)
+    variables = {key: pulp.LpVariable(key, 0, most, cat=pulp.LpInteger) for key, most in program.integers.items()}
+    variables |= {key: pulp.LpVariable(key, 0) for key in program.continuous}
+    model += pulp.LpAffineExpression([(variables[key], value) for key, value in program.goal.items()])
+    senses = {"<=": pulp.LpConstraintLE, "==": pulp.LpConstraintEQ}
+    for place, row in enumerate(program.rows):
+        expression = pulp.LpAffineExpression([(variables[key], value) for key, value in row.coefficients.items()])
+        model += pulp.LpConstraint(expression, senses[row.relation], f"r{place}", row.limit)
+    return model, variables
+
+
+def _check(program: Program, values: dict[str, float], solver: str) -> None:
+    """Every bound and row, from the rounded values alone."""
+    for key, most in program.integers.items():
+        if not 0 <= values[key] <= most:
+            raise CleaveError(f"{solver} returned {key} = {values[key]}", expected=f"0 to {most}", remedy="report this plan")
+    for row in program.rows:
+        total = sum(value * values[key] for key, value in row.coefficients.items())
+        slack = _ROW_TOLERANCE * max(1.0, abs(row.limit), *(abs(value) for value in row.coefficients.values()))
+        if total > row.limit + slack or (row.relation == "==" and total < row.limit - slack):
+            raise CleaveError(
+                f"{solver} returned an answer that violates {row.name}: {total:.9g} {row.relation} {row.limit:.9g} does not hold",
+                remedy="report this plan with the model and the fleet",
+            )
+
+
+def _dual_bound(model: pulp.LpProblem, solver: str, objective: float) -> float:
+    if solver != "HiGHS":
+        return 0.0
+    info = model.solverModel.getInfo()
+    bound = float(info.mip_dual_bound)
+    return bound if math.isfinite(bound) and bound <= objective * (1 + 1e-6) else 0.0

@@ -1,0 +1,101 @@
+"""The coefficients of one GEMM that bounds and tilings work with, and the devices that may take part.
+
+For one batch item of C[M,N] = A[M,K] @ B[K,N] a tile of r rows and c columns on a device moves
+``row_bytes*r + col_bytes*c + halo_bytes`` down and ``out_bytes*r*c`` up, and computes ``flop*r*c``. For a convolution
+rows are output positions: a tile is sent whole slabs of the input, so ``halo_bytes`` over-estimates what the exact
+count (:func:`cleave_plan.cost.tile.window_positions`) will charge, and the bound uses ``bound_row_bytes``,
+``bound_rows`` instead: for any one kernel tap, distinct output positions read distinct input positions, so r rows
+whose tap is not padding read at least r positions; rows whose tap falls into padding are left out of the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.workload.gemm import ConvWindow, Gemm
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Coefficients of one GEMM, in bytes and FLOP per row, column or element of C; ``items`` batch items."""
+
+    rows: int
+    columns: int
+    depth: int
+    items: int
+    row_bytes: float
+    col_bytes: float
+    halo_bytes: float
+    out_bytes: float
+    accumulator_bytes: float
+    flop: float
+    bound_row_bytes: float
+    bound_rows: int
+    stream_bytes: float
+
+    @property
+    def area(self) -> int:
+        """Elements of C in one batch item."""
+        return self.rows * self.columns
+
+    def transposed(self) -> Terms:
+        """The same work with rows and columns exchanged (C' = B' A'); only for planning, never for bounds."""
+        return Terms(
+            rows=self.columns, columns=self.rows, depth=self.depth, items=self.items, row_bytes=self.col_bytes,
+            col_bytes=self.row_bytes, halo_bytes=self.halo_bytes, out_bytes=self.out_bytes,
+            accumulator_bytes=self.accumulator_bytes, flop=self.flop, bound_row_bytes=self.col_bytes,
+            bound_rows=self.columns, stream_bytes=self.stream_bytes,
+        )  # fmt: skip
+
+
+def terms_of(gemm: Gemm, copies: int = 1) -> Terms:
+    """Coefficients of ``gemm``; ``copies`` identical GEMMs of one level count as further batch items."""
+    shape = gemm.shape
+    a_size, b_size = gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
+    row_bytes, halo, bound_row, bound_rows = shape.k * a_size, 0.0, shape.k * a_size, shape.m
+    if gemm.window is not None:
+        row_bytes, halo, bound_row, bound_rows = _window_terms(gemm.window, a_size)
+    return Terms(
+        rows=shape.m, columns=shape.n, depth=shape.k, items=shape.batch * copies, row_bytes=row_bytes,
+        col_bytes=shape.k * b_size, halo_bytes=halo, out_bytes=gemm.out_dtype.bits / 8,
+        accumulator_bytes=gemm.a.dtype.accumulator_bits / 8, flop=2.0 * shape.k, bound_row_bytes=bound_row,
+        bound_rows=bound_rows, stream_bytes=shape.k * (a_size + b_size),
+    )  # fmt: skip
+
+
+def eligible(terms: Terms, devices: DeviceColumns) -> Bools:
+    """Devices whose stream buffers hold one row and one column of whole depth."""
+    return terms.stream_bytes <= STREAM_SHARE * devices.memory
+
+
+def _window_terms(window: ConvWindow, a_size: float) -> tuple[float, float, float, int]:
+    """Row bytes, halo bytes, the bound's row bytes, and the rows that the bound may count."""
+    position = window.channels * a_size
+    reached = [
+        min((size - 1) * stride + (kernel - 1) * dilation + 1, length)
+        for size, stride, kernel, dilation, length in zip(
+            window.output, window.strides, window.kernel, window.dilations, window.input, strict=True
+        )
+    ]
+    per_row = prod(reached) / max(prod(window.output), 1)
+    slab = prod(reached[1:])
+    first_span = min((window.kernel[0] - 1) * window.dilations[0] + 1, window.input[0])
+    real = window.images * prod(_rows_in_input(window, axis) for axis in range(len(window.output)))
+    return per_row * position, first_span * slab * position, position, real
+
+
+def _rows_in_input(window: ConvWindow, axis: int) -> int:
+    """Output positions of one axis whose tap (the best one) reads real input, not padding."""
+    outputs = np.arange(window.output[axis]) * window.strides[axis] - window.pads[axis]
+    taps = np.arange(window.kernel[axis]) * window.dilations[axis]
+    places = outputs[:, None] + taps[None, :]
+    return int(((places >= 0) & (places < window.input[axis])).sum(axis=0).max())

@@ -1,0 +1,137 @@
+"""Candidate tilings of one GEMM (or of identical GEMMs of one level) over given devices, as integer tiles.
+
+Modes: ``row`` and ``column`` cut one side only (each device has whole rows or whole columns), ``two-dimensional`` cuts
+both. Every candidate covers every element exactly once; which is best is for the pricing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import Tiles
+from cleave_plan.planning.batched import ItemBox, balanced_groups, share_items
+from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.rounding import Box, round_strips
+from cleave_plan.planning.strips import Groups, group_into_strips
+from cleave_plan.planning.terms import Terms
+
+Ints = NDArray[np.int64]
+
+FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
+"""Links that never bind and servers that do not compute: a tiling is made for the devices alone."""
+
+SMALL_FLEET = 64
+"""Up to this many devices plain rows and columns are offered apart (strips include them; more devices want squares)."""
+
+_ENOUGH_PER_ITEM = 2
+"""Devices per batch item from which on groups of devices share items by two-dimensional cuts."""
+
+
+def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[ItemBox]]:
+    """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``)."""
+    if terms.items == 1:
+        for transposed, boxes in _one_item(terms, devices, order):
+            yield [_oriented(box, transposed, 0) for box in boxes]
+        return
+    for transposed, boxes in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
+        yield [_oriented(box, transposed, 0, terms.items) for box in boxes]
+    if len(order) >= _ENOUGH_PER_ITEM * terms.items:
+        grouped = _shared_by_groups(terms, devices, order)
+        if grouped is not None:
+            yield grouped
+    floor_s = gemm_bound(terms, devices.take(order), FREE)
+    for transposed, own in ((False, terms), (True, terms.transposed())):
+        shared = share_items(own, devices, order, floor_s)
+        if shared:
+            yield [_oriented(box[:5], transposed, box[5], box[6]) for box in shared]
+
+
+def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, list[Box]]]:
+    """Strips both ways; for fleets of up to ``SMALL_FLEET`` plain rows and plain columns too."""
+    floor_s = gemm_bound(terms, devices.take(order), FREE)
+    for transposed, own in ((False, terms), (True, terms.transposed())):
+        groups = group_into_strips(own, devices, order, floor_s)
+        if groups is not None:
+            yield transposed, round_strips(own, devices, groups)
+        if len(order) <= SMALL_FLEET:
+            yield transposed, round_strips(own, devices, _one_line(own, order))
+
+
+def _one_line(terms: Terms, order: Ints) -> Groups:
+    """All devices in one strip of the whole width."""
+    return Groups(devices=order, starts=np.zeros(1, dtype=np.int64), widths=np.array([float(terms.columns)]), seconds=np.inf)
+
+
+def _shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> list[ItemBox] | None:
+    """One group of devices an item, each item cut in strips by its own group."""
+    own = devices.take(order)
+    ability = capacity(terms, own).area(gemm_bound(terms, own, FREE))
+    found: list[ItemBox] = []
+    for item, places in enumerate(balanced_groups(ability, terms.items)):
+        group = order[places[np.argsort(-ability[places], kind="stable")]]
+        best = _best_strips(_single(terms), devices, group)
+        if best is None:
+            return None
+        found += [_oriented(box, best[0], item) for box in best[1]]
+    return found
+
+
+def _best_strips(terms: Terms, devices: DeviceColumns, order: Ints) -> tuple[bool, list[Box]] | None:
+    """The orientation whose strips need the least time for one item."""
+    floor_s = gemm_bound(terms, devices.take(order), FREE)
+    best: tuple[float, bool, list[Box]] | None = None
+    for transposed, own in ((False, terms), (True, terms.transposed())):
+        groups = group_into_strips(own, devices, order, floor_s)
+        if groups is not None and (best is None or groups.seconds < best[0]):
+            best = (groups.seconds, transposed, round_strips(own, devices, groups))
+    return None if best is None else best[1:]
+
+
+def _single(terms: Terms) -> Terms:
+    """The same GEMM with one batch item."""
+    return replace(terms, items=1)
+
+
+def _with_latency_shared(devices: DeviceColumns, items: int) -> DeviceColumns:
+    """Figures for one item of a tile that holds all of them: its latency is paid once for the whole range."""
+    return replace(devices, latency=devices.latency / items)
+
+
+def _oriented(box: Box, transposed: bool, item: int, item_stop: int | None = None) -> ItemBox:
+    """A box with its items, turned back where the strips ran along the other side."""
+    device, row, row_stop, column, column_stop = box
+    stop = item + 1 if item_stop is None else item_stop
+    if transposed:
+        return device, column, column_stop, row, row_stop, item, stop
+    return device, row, row_stop, column, column_stop, item, stop
+
+
+def tiles_of_copies(boxes: list[ItemBox], depth: int, batch: int, copies: int) -> tuple[Tiles, ...]:
+    """One :class:`Tiles` for each of ``copies`` GEMMs whose batches stand one after the other in the boxes' items."""
+    table = np.array(boxes, dtype=np.int64).reshape(-1, 7)
+    answer = []
+    for copy in range(copies):
+        start = np.clip(table[:, 5] - copy * batch, 0, batch)
+        stop = np.clip(table[:, 6] - copy * batch, 0, batch)
+        mine = stop > start
+        rows = table[mine]
+        whole = np.zeros(len(rows), dtype=np.int64)
+        answer.append(
+            Tiles(
+                device=rows[:, 0],
+                m_start=rows[:, 1],
+                m_stop=rows[:, 2],
+                n_start=rows[:, 3],
+                n_stop=rows[:, 4],
+                k_start=whole,
+                k_stop=whole + depth,
+                batch_start=start[mine],
+                batch_stop=stop[mine],
+            )
+        )
+    return tuple(answer)
