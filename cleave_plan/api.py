@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cleave_plan.errors import AnswerIsNoError, UsageError
 from cleave_plan.progress import Progress, silent
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cleave_plan.execution.server import RunResult
+    from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
     from cleave_plan.plan.verify import Verdict
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "execute", "generate_fleet", "load_fleet", "load_model_of", "load_onnx", "load_plan", "make_plan", "run", "save_fleet",
-    "save_plan", "verify", "with_servers",
+    "draw_inputs", "execute", "generate_fleet", "load_fleet", "load_inputs", "load_model_of", "load_onnx", "load_plan",
+    "make_plan", "run", "save_fleet", "save_outputs", "save_plan", "verify", "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -143,13 +144,58 @@ def load_model_of(plan: Plan, path: str | Path) -> Workload:
         ) from error  # fmt: skip
 
 
-def run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> dict[str, np.ndarray]:
+def draw_inputs(plan: Plan, model: str | Path, *, seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs for a run without data, of the sizes that the plan was made with; the same for the same seed."""
+    from cleave_plan.execution.inputs import random_inputs
+    from cleave_plan.onnx_io.importer import load_model
+
+    return random_inputs(load_model(model, dims=plan.dims, shapes=plan.shapes), seed=seed)
+
+
+def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file by name; raises InputFileError for anything else."""
+    from cleave_plan.execution.inputs import load_inputs as load
+
+    return load(path)
+
+
+def save_outputs(outputs: Mapping[str, Any], path: str | Path) -> None:
+    """Write outputs to an ``.npz`` file, beside its place first and then renamed."""
+    from cleave_plan.execution.inputs import save_outputs as save
+
+    save(outputs, path)
+
+
+def run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> dict[str, Any]:
     """The model's outputs for ``inputs``, computed on this machine as the plan says (:func:`execute` tells more)."""
     return dict(execute(plan, model, inputs, progress=progress).outputs)
 
 
-def execute(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> RunResult:
-    """Run one batch as the plan says, one worker process per core, and report outputs, times and traffic."""
+def execute(
+    plan: Plan,
+    model: str | Path,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress = silent,
+) -> RunResult:
+    """Run one batch as the plan says, and report outputs, times and traffic.
+
+    ``engine`` "local" plays the devices with ``workers`` processes of this machine (default: one per core); ``runtime``
+    runs the server's operators ("auto", "onnxruntime" or "reference"). Raises InputFileError when plan, model and inputs
+    do not belong together, ExecutionError when a worker is lost.
+    """
     from cleave_plan.execution.server import run as run_plan
 
-    return run_plan(plan, Path(model), inputs, progress=progress)
+    if engine != "local":
+        raise UsageError(f"there is no engine {engine!r}", expected="local")
+    return run_plan(plan, model, inputs, workers=workers, runtime=runtime, progress=progress)
+
+
+def verify_run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> Verification:
+    """Run the unsplit model on ``inputs`` and compare ``outputs`` with what it gives, output by output."""
+    from cleave_plan.execution.verification import verify_run as compare
+
+    return compare(plan, model, inputs, outputs)

@@ -24,6 +24,9 @@ FAILED = 5
 BAD_FILE = 4
 USAGE = 2
 
+NO_COMMAND: tuple[type[Exception], ...] = (getattr(click.exceptions, "NoArgsIsHelpError", click.exceptions.NoSuchOption),)
+"""What click raises for a group without a command, with the help as its message (older versions print it themselves)."""
+
 
 class FailingGroup(click.Group):
     """The outermost group: runs a command and turns whatever it raises into a sentence and an exit code."""
@@ -37,7 +40,10 @@ class FailingGroup(click.Group):
             _say("interrupted")
             code = INTERRUPTED
         except click.ClickException as error:
-            _say(_usage_sentence(error))
+            if isinstance(error, NO_COMMAND):
+                click.echo(error.format_message(), err=True)
+            else:
+                _say(_usage_sentence(error))
             code = USAGE
         sys.exit(code if isinstance(code, int) else 0)
 

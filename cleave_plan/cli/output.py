@@ -1,12 +1,10 @@
-"""What commands write: one JSON document on stdout, and files that are written beside their place and renamed."""
+"""What commands write: one JSON document on stdout, and files in places that are checked before the work starts."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +48,3 @@ def require_writable(path: Path) -> None:
         raise UsageError(f"the directory {parent} does not exist", where=str(path), remedy=f"make it first: mkdir -p {parent}")
     if not os.access(parent, os.W_OK):
         raise UsageError(f"the directory {parent} is not writable", where=str(path), remedy="choose another place")
-
-
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to; it takes the place of ``path`` when the block ends well, else it is removed."""
-    require_writable(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    beside = Path(name)
-    try:
-        yield beside
-        beside.chmod(0o666 & ~_umask())  # mkstemp makes private files; an output is an ordinary one
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """The process's umask (it can only be read by setting it)."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

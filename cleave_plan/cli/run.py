@@ -1,0 +1,78 @@
+"""``cleave-plan run``: execute a plan on this machine, and compare the result with the unsplit model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cleave_plan.cli.options import input_file, json_option, output_file
+from cleave_plan.cli.output import emit_json
+from cleave_plan.errors import AnswerIsNoError
+
+EPILOG = """\b
+Examples:
+  cleave-plan run plan.json --model model.onnx --verify
+  cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
+  cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("plan_file", metavar="PLAN", type=input_file)
+@click.option(
+    "--model", "model_file", metavar="FILE", required=True, type=input_file, help="The model that the plan was made for."
+)
+@click.option(
+    "--inputs", "inputs_file", metavar="X.npz", type=input_file, help="Arrays by input name. Default: drawn from --seed."
+)
+@click.option("--outputs", "outputs_file", metavar="Y.npz", type=output_file, help="Where to write the outputs.")
+@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What plays the devices.")
+@click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")
+@click.option(
+    "--seed", metavar="S", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of inputs that are drawn."
+)
+@click.option(
+    "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
+    help="What runs the server's operators; auto is onnxruntime where it is installed.",
+)  # fmt: skip
+@click.option("--verify", is_flag=True, help="Compare with the unsplit model; exit code 1 beyond tolerance.")
+@json_option
+def run(
+    plan_file: Path,
+    model_file: Path,
+    inputs_file: Path | None,
+    outputs_file: Path | None,
+    engine: str,
+    workers: int | None,
+    seed: int,
+    runtime: str,
+    verify: bool,
+    as_json: bool,
+) -> None:
+    """Run one batch as PLAN says, each tile on the process that plays its device, everything else on the server.
+
+    Times are those of this machine, not of the fleet. With --verify the outputs are compared with those of the unsplit
+    model on the same inputs.
+    """
+    from cleave_plan.api import draw_inputs, execute, load_inputs, load_plan, save_outputs, verify_run
+    from cleave_plan.report.bars import progress_bar
+    from cleave_plan.report.run import run_document, run_text, verdict
+    from cleave_plan.report.tables import Screen
+
+    plan = load_plan(plan_file)
+    inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
+    with progress_bar("running") as progress:
+        result = execute(plan, model_file, inputs, workers=workers, runtime=runtime, engine=engine, progress=progress)
+    if outputs_file is not None:
+        save_outputs(result.outputs, outputs_file)
+    verification = verify_run(plan, model_file, inputs, result.outputs) if verify else None
+    origin = f"drawn with seed {seed}" if inputs_file is None else str(inputs_file)
+    written = None if outputs_file is None else str(outputs_file)
+    if as_json:
+        emit_json(run_document(result, verification, inputs=origin, outputs=written))
+    else:
+        screen = Screen.of_stdout()
+        click.echo(run_text(result, verification, screen, model=plan.model.name, inputs=origin, outputs=written))
+    if verification is not None and not verification.ok:
+        raise AnswerIsNoError(verdict(verification).rstrip("."), where=str(plan_file))

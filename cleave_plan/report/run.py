@@ -1,0 +1,150 @@
+"""A run on the terminal and as a JSON document: what was computed where, how long it took, and whether it agrees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from cleave_plan.execution.server import RunResult
+from cleave_plan.execution.verification import OutputCheck, Verification
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.units import Unit, format_value
+
+
+def run_document(result: RunResult, verification: Verification | None, *, inputs: str, outputs: str | None) -> dict[str, Any]:
+    """The JSON document of ``run``; ``inputs`` says where they came from, ``outputs`` where they went (a file or None).
+
+    Errors that are not finite (another shape, NaN in other places) are null.
+    """
+    return {
+        "inputs": inputs,
+        "outputs_file": outputs,
+        "outputs": [{"name": name, **_kind(value)} for name, value in result.outputs.items()],
+        "seconds": result.seconds,
+        "level_s": list(result.level_s),
+        "device_s": dict(result.device_s),
+        "tiles": result.tiles_run,
+        "gemms_on_devices": result.gemms_on_devices,
+        "gemms_on_server": result.gemms_on_server,
+        "bytes_down": result.bytes_down,
+        "bytes_up": result.bytes_up,
+        "workers": result.workers,
+        "runtime": result.runtime,
+        "notes": list(result.notes),
+        "verified": None if verification is None else _verification_document(verification),
+    }
+
+
+def _kind(value: Any) -> dict[str, Any]:
+    """Type and shape of an output, where it is an array."""
+    if not hasattr(value, "dtype"):
+        return {"dtype": None, "shape": None}
+    return {"dtype": value.dtype.name, "shape": list(value.shape)}
+
+
+def _verification_document(verification: Verification) -> dict[str, Any]:
+    return {
+        "ok": verification.ok,
+        "runtime": verification.runtime,
+        "seconds": verification.seconds,
+        "notes": list(verification.notes),
+        "outputs": [
+            {
+                "name": row.name, "ok": row.ok, "max_absolute_error": _finite(row.max_absolute_error),
+                "max_relative_error": _finite(row.max_relative_error), "tolerance": row.tolerance, "different": row.different,
+                "ties": row.ties, "note": row.note,
+            }
+            for row in verification.rows
+        ],
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def run_text(
+    result: RunResult, verification: Verification | None, screen: Screen, *, model: str, inputs: str, outputs: str | None
+) -> str:
+    """The terminal report of ``run``."""
+    sheet = Sheet(screen)
+    sheet.heading(f"Run of {model}")
+    sheet.facts(_facts(result, inputs, outputs))
+    sheet.notes(result.notes)
+    if verification is None:
+        sheet.heading("Outputs")
+        sheet.table(*_output_table(result.outputs))
+        return sheet.text()
+    sheet.heading(f"Outputs beside the unsplit model on {verification.runtime} ({_seconds(verification.seconds)})")
+    sheet.table(*_comparison_table(verification.rows))
+    sheet.notes(verification.notes)
+    sheet.verdict(verdict(verification), good=verification.ok)
+    return sheet.text()
+
+
+def verdict(verification: Verification) -> str:
+    """The sentence that says whether the run agrees with the unsplit model, with the largest error and its tolerance."""
+    wrong = [row.name for row in verification.rows if not row.ok]
+    if wrong:
+        return f"Not verified: {', '.join(wrong)} beyond tolerance."
+    inexact = [row for row in verification.rows if row.tolerance is not None]
+    if not inexact:
+        return f"Run verified: {plural(len(verification.rows), 'output')} equal to the unsplit model's."
+    worst = max(inexact, key=lambda row: row.max_relative_error / (row.tolerance or 1.0))
+    error = f"largest error {worst.max_relative_error:.2g} of the output's root mean square"
+    return f"Run verified: {error}, tolerance {worst.tolerance:.2g}."
+
+
+def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
+    where = f"{result.workers} worker processes of this machine play {plural(len(result.device_s), 'device')}"
+    busy = sum(result.device_s.values())
+    facts = [
+        Fact("inputs", inputs),
+        Fact("time", _seconds(result.seconds), f"on this machine, not on the fleet; {where}"),
+        Fact(
+            "GEMMs",
+            count(result.gemms_on_devices),
+            f"on devices in {plural(result.tiles_run, 'tile')}, {_seconds(busy)} of arithmetic",
+        ),
+        Fact("", count(result.gemms_on_server), f"on the server, with everything else, by {result.runtime}"),
+        Fact(
+            "traffic",
+            _bytes(result.bytes_down + result.bytes_up),
+            f"{_bytes(result.bytes_down)} down, {_bytes(result.bytes_up)} up",
+        ),
+    ]
+    if outputs is not None:
+        facts.append(Fact("outputs", outputs))
+    return facts
+
+
+def _output_table(outputs: Mapping[str, Any]) -> tuple[list[Column], list[list[str]]]:
+    columns = [Column("output", numeric=False), Column("type", numeric=False), Column("shape", numeric=False)]
+    kinds = {name: _kind(value) for name, value in outputs.items()}
+    rows = [[name, kind["dtype"] or "not a tensor", str(kind["shape"] or "")] for name, kind in kinds.items()]
+    return columns, rows
+
+
+def _comparison_table(checks: tuple[OutputCheck, ...]) -> tuple[list[Column], list[list[str]]]:
+    columns = [
+        Column("output", numeric=False), Column("type", numeric=False), Column("shape", numeric=False),
+        Column("largest error"), Column("relative"), Column("tolerance"), Column("beyond"), Column("", numeric=False),
+    ]  # fmt: skip
+    rows = [
+        [
+            row.name, row.dtype, str(list(row.shape)), f"{row.max_absolute_error:.3g}", f"{row.max_relative_error:.3g}",
+            "exact" if row.tolerance is None else f"{row.tolerance:.2g}", count(row.different),
+            row.note or ("" if row.ok else "differs"),
+        ]
+        for row in checks
+    ]  # fmt: skip
+    return columns, rows
+
+
+def _seconds(value: float) -> str:
+    return format_value(value, Unit.SECONDS)
+
+
+def _bytes(value: float) -> str:
+    return format_value(value, Unit.BYTES)
