@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 
 from cleave_plan.errors import UsageError
-from cleave_plan.onnx_io.facts import Dim, Fact, declared_dim, fact_of_type
+from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact, declared_dim, fact_of_type
 
 # From this version of the format on, an initialiser that is listed as an input is a default that a caller may replace.
 FIRST_IR_WITH_DEFAULTS = 4
@@ -72,7 +72,7 @@ def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:
         if name not in existing and name not in hidden and not _is_inner(name, made):
             expected = f"one of {', '.join(existing)}" if existing else "none: every dimension of this model's inputs has a size"
             raise UsageError(f"the model has no dimension {name!r}", where=where, expected=expected)
-        if size <= 0:
+        if not 0 < size <= LARGEST:
             raise UsageError(f"dimension {name!r} is bound to {size}", where=where, expected="a size of 1 or more")
 
 
@@ -96,8 +96,8 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, 
         if name not in declared:
             expected = f"one of {', '.join(declared)}" if declared else "none: this model has no inputs"
             raise UsageError(f"the model has no input {name!r}", where=where, expected=expected)
-        if any(size < 0 for size in sizes):
-            raise UsageError("a size is below 0", where=where, expected="sizes of 0 or more")
+        if not all(0 <= size <= LARGEST for size in sizes):
+            raise UsageError("a size is below 0 or beyond all bounds", where=where, expected="sizes of 0 or more")
         fact = fact_of_type(declared[name])
         if fact.other is not None:
             raise UsageError(f"input {name!r} is not a tensor", where=where)

@@ -24,6 +24,10 @@ FLOAT_LIMIT = 16
 """Most elements of a float tensor whose values are kept: scales of Resize, steps of Range, factors in shape arithmetic."""
 
 
+LARGEST = 2**63 - 1
+"""The largest size that ONNX can express."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """What is known of one tensor.
@@ -101,7 +105,8 @@ def type_of_fact(fact: Fact) -> onnx.TypeProto:
         for size in fact.shape:
             dim = kind.tensor_type.shape.dim.add()
             if isinstance(size, int):
-                dim.dim_value = size
+                if size <= LARGEST:
+                    dim.dim_value = size
             elif size is not None:
                 dim.dim_param = size
     return kind

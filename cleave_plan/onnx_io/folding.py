@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from cleave_plan.onnx_io.facts import Dim, Value
+from cleave_plan.onnx_io.facts import LARGEST, Dim, Value
 
 MOVERS = frozenset(
     {
@@ -98,7 +98,8 @@ def _dims(value: Value) -> list[Dim]:
 
 
 def _objects(items: list[Dim], shape: tuple[int, ...]) -> Value:
-    """A folded tensor of ``items``: of int64 when every one is known."""
+    """A folded tensor of ``items``: of int64 when every one is known. What int64 cannot hold is unknown."""
+    items = [None if isinstance(item, int) and not -LARGEST <= item <= LARGEST else item for item in items]
     if all(isinstance(item, int) for item in items):
         return np.array(items, dtype=np.int64).reshape(shape)
     array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)

@@ -126,6 +126,8 @@ class _Importer:
             if any(size is None for name, size in zip(node.input[:2], sizes, strict=False) if name):
                 failing.append(index)
                 continue
+            if not node.output or not node.output[0]:
+                raise InputFileError(f"{node_label(node)} has no output", where=self.where, expected="a name for its result")
             try:
                 forms[index] = rule(node, sizes)
             except ShapeContradictionError as error:

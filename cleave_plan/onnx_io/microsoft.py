@@ -1,6 +1,6 @@
 """Output shapes of onnxruntime's own operators (domain com.microsoft), as its operator documentation gives them.
 
-Only what other nodes are found to read; an output that is not stated here is unknown.
+An output that is not stated here is unknown.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact
 from cleave_plan.onnx_io.shape_rules import Facts, ShapeRule, broadcast, conv_outputs, like_first, matmul_shape
 
 _INT32 = onnx.TensorProto.INT32
-
-
-def _fact(inputs: Facts, place: int) -> Fact:
-    return inputs[place] if place < len(inputs) else UNKNOWN
 
 
 def _times(left: Dim, right: Dim) -> Dim:
@@ -33,7 +29,7 @@ def _over(left: Dim, right: int) -> Dim:
 def _skip_norm(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """Skip norms: output 3 is the sum before the norm, of the same shape."""
     same = Fact(elem=inputs[0].elem, shape=inputs[0].shape)
-    return [same, UNKNOWN, UNKNOWN, same][: len(node.output)]
+    return [same, UNKNOWN, UNKNOWN, same]
 
 
 def _embed_norm(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
@@ -41,7 +37,7 @@ def _embed_norm(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     if ids is None or words is None or len(ids) != 2 or len(words) != 2:
         return []
     embedded = Fact(elem=inputs[2].elem, shape=(*ids, words[1]))
-    return [embedded, Fact(elem=_INT32, shape=ids[:1]), embedded][: len(node.output)]
+    return [embedded, Fact(elem=_INT32, shape=ids[:1]), embedded]
 
 
 def _dequantize(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
@@ -49,12 +45,12 @@ def _dequantize(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 
 def _quantize(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
-    return [Fact(elem=_fact(inputs, 2).elem or onnx.TensorProto.UINT8, shape=inputs[0].shape)]
+    return [Fact(elem=inputs[2].elem or onnx.TensorProto.UINT8, shape=inputs[0].shape)]
 
 
 def _quantized_sum(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """QLinearAdd and QLinearMul: A with scale and zero point, then B with its own."""
-    left, right = inputs[0].shape, _fact(inputs, 3).shape
+    left, right = inputs[0].shape, inputs[3].shape
     return [Fact(elem=inputs[0].elem, shape=None if left is None or right is None else broadcast(left, right))]
 
 
@@ -67,7 +63,7 @@ def _attention(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     split = get_ints(node, "qkv_hidden_sizes")
     width: Dim = split[2] if split is not None and len(split) == 3 else _over(weights[1], 3)
     heads = get_int(node, "num_heads", 0)
-    past = _fact(inputs, 8 if node.op_type == "QAttention" else 4).shape
+    past = inputs[8 if node.op_type == "QAttention" else 4].shape
     length = x[1] if past is None or len(past) != 5 else _plus(past[3], x[1])
     return [Fact(elem=elem, shape=(x[0], x[1], width)), Fact(elem=elem, shape=(2, x[0], heads, length, _over(width, heads)))][
         : len(node.output)
@@ -76,7 +72,7 @@ def _attention(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 def _multi_head_attention(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """MultiHeadAttention: query, key and value apart, or packed into query [.., heads, 3, size] or key [.., heads, 2, size]."""
-    query, key, value = inputs[0].shape, _fact(inputs, 1).shape, _fact(inputs, 2).shape
+    query, key, value = inputs[0].shape, inputs[1].shape, inputs[2].shape
     if query is None:
         return []
     width: Dim
@@ -87,16 +83,16 @@ def _multi_head_attention(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     else:
         width = query[-1]
     result = [Fact(elem=inputs[0].elem, shape=(query[0], query[1], width))]
-    heads, past = get_int(node, "num_heads", 0), _fact(inputs, 6).shape
+    heads, past = get_int(node, "num_heads", 0), inputs[6].shape
     new = query[1] if key is None else key[2] if len(key) == 4 else key[1]
     length = new if past is None or len(past) != 4 else _plus(past[2], new)
     present = Fact(elem=inputs[0].elem, shape=(query[0], heads, length, _over(width, heads)))
-    return [*result, present, present][: len(node.output)]
+    return [*result, present, present]
 
 
 def _group_query_attention(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """GroupQueryAttention: without a key input, the query holds all heads of q, k and v."""
-    query, key = inputs[0].shape, _fact(inputs, 1).shape
+    query, key = inputs[0].shape, inputs[1].shape
     if query is None or len(query) != 3:
         return []
     heads, groups = get_int(node, "num_heads", 0), get_int(node, "kv_num_heads", 0)
@@ -127,10 +123,10 @@ def _fused_matmul(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 def _fused_gemm(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """FusedGemm and QGemm (whose B is the fourth input)."""
-    a, b = inputs[0].shape, _fact(inputs, 3 if node.op_type == "QGemm" else 1).shape
+    a, b = inputs[0].shape, inputs[3 if node.op_type == "QGemm" else 1].shape
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return []
-    elem = inputs[0].elem if node.op_type == "FusedGemm" else _fact(inputs, 8).elem or onnx.TensorProto.FLOAT
+    elem = inputs[0].elem if node.op_type == "FusedGemm" else inputs[8].elem or onnx.TensorProto.FLOAT
     return [Fact(elem=elem, shape=(a[1 if get_int(node, "transA", 0) else 0], b[0 if get_int(node, "transB", 0) else 1]))]
 
 

@@ -15,6 +15,7 @@ from onnx import inliner
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.order import sort_nodes
+from cleave_plan.onnx_io.text import refuse_damaged_names
 
 _EXPORT_AGAIN = "export or download the model again"
 _FIRST_IR_WITH_OPSETS = 3
@@ -44,6 +45,7 @@ def read_model(path: Path) -> ModelFile:
     """
     data = _read_bytes(path)
     model = _parse(data, path)
+    refuse_damaged_names(model, str(path))
     digest = hashlib.sha256(data).hexdigest()
     del data
     if model.functions:

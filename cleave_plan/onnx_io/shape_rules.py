@@ -1,7 +1,7 @@
 """Output shapes by our own rules: where onnx's inference is wrong, does not know the operator, or needs what we know.
 
-A rule gets the node and the facts of its inputs and returns the facts of its outputs. It raises ShapeContradictionError
-when the node cannot run on such inputs.
+A rule gets the node and the facts of its inputs (filled up to MOST_INPUTS with UNKNOWN, so that it may ask for any) and
+returns the facts of as many outputs as it knows. It raises ShapeContradictionError when the node cannot run on such inputs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import get_int, get_ints
 from cleave_plan.onnx_io.convolution import Convolution
-from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact
+from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact
 from cleave_plan.onnx_io.folding import partial_shape
 from cleave_plan.onnx_io.operators import ShapeContradictionError
 
 Facts = Sequence[Fact]
 ShapeRule = Callable[[onnx.NodeProto, Facts], list[Fact]]
+
+MOST_INPUTS = 9
+"""No rule asks for more inputs than that."""
 
 _INT64 = onnx.TensorProto.INT64
 
@@ -37,7 +40,7 @@ def _shape(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 def _size(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     sizes = inputs[0].sizes
-    value = None if sizes is None else np.array(prod(sizes), dtype=np.int64)
+    value = None if sizes is None or prod(sizes) > LARGEST else np.array(prod(sizes), dtype=np.int64)
     return [Fact(elem=_INT64, shape=(), value=value)]
 
 
@@ -54,7 +57,7 @@ def _reshape(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """Reshape; symbolic sizes that stand on both sides cancel, so that -1 is found in spite of them."""
     data = inputs[0]
     # Before opset 5 the shape was an attribute.
-    target = _dims_of(inputs[1]) if len(inputs) > 1 else get_ints(node, "shape", ())
+    target = _dims_of(inputs[1]) if len(node.input) > 1 else get_ints(node, "shape", ())
     if target is None:
         return [Fact(elem=data.elem)]
     shape = list(target)
@@ -176,7 +179,7 @@ def _conv_transpose(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 def like_first(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """The first output is like the first input; nothing is said of the others."""
-    return [Fact(elem=inputs[0].elem, shape=inputs[0].shape)] + [UNKNOWN] * (len(node.output) - 1)
+    return [Fact(elem=inputs[0].elem, shape=inputs[0].shape)]
 
 
 SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {

@@ -22,7 +22,7 @@ from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
 from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
 from cleave_plan.onnx_io.operators import ShapeContradictionError
 from cleave_plan.onnx_io.order import captured, node_label
-from cleave_plan.onnx_io.shape_rules import SHAPE_RULES
+from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
@@ -82,7 +82,7 @@ class ShapeWalk:
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
-            return Answer([constant_fact(node)])
+            return Answer([constant_fact(node), *([UNKNOWN] * len(node.output))][: len(node.output)])
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
         if node.op_type == "If" and domain_of(node) == "":
             return Answer(self._branches(node, inputs, scope))
@@ -103,7 +103,7 @@ class ShapeWalk:
         nothing = [UNKNOWN] * len(node.output)
         try:
             if rule is not None:
-                outputs = rule(node, inputs)
+                outputs = rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs)))[: len(nothing)]
                 return Answer(outputs + nothing[len(outputs) :])
             return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
