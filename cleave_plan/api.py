@@ -7,7 +7,7 @@ whatever a command prints is reachable through these values.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
     from cleave_plan.execution.server import RunResult
     from cleave_plan.execution.verification import Verification
-    from cleave_plan.fleet.device import Fleet
+    from cleave_plan.fleet.device import Device, Fleet, Server
+    from cleave_plan.fleet.figures import Figure
     from cleave_plan.plan.plan import Plan
     from cleave_plan.plan.verify import Verdict
+    from cleave_plan.profiles.database import ProfileDatabase
+    from cleave_plan.profiles.machine import MachineMeasurement
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "draw_inputs", "execute", "generate_fleet", "load_fleet", "load_inputs", "load_model_of", "load_onnx", "load_plan",
-    "make_plan", "run", "save_fleet", "save_outputs", "save_plan", "verify", "verify_run", "with_servers",
+    "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_fleet", "load_inputs", "load_model_of",
+    "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet", "save_outputs",
+    "save_plan", "verify", "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -65,6 +69,41 @@ def save_fleet(fleet: Fleet, path: str | Path) -> None:
     from cleave_plan.fleet.fleetfile import save_fleet as save
 
     save(fleet, Path(path))
+
+
+def fleet_of(name: str, devices: Sequence[Device], servers: Sequence[Server] | None = None) -> Fleet:
+    """A fleet of ``devices`` around ``servers`` (default: one reference server, whose figures are assumed)."""
+    from cleave_plan.fleet.identity import make_fleet
+    from cleave_plan.fleet.synthetic import reference_server
+
+    return make_fleet(name, [reference_server()] if servers is None else servers, devices)
+
+
+def given_figure(name: str, text: str, where: str = "") -> Figure:
+    """A device's figure as a person states it: ``name`` of fleet files ("memory"), ``text`` with its unit ("4 GB").
+
+    Raises InputFileError for an unknown figure or a text that is no such quantity.
+    """
+    from cleave_plan.fleet.catalogue import spec_of
+    from cleave_plan.fleet.device import Provenance, Quality
+    from cleave_plan.fleet.figures import DEVICE_SPECS, Figure, read_figure
+
+    value = read_figure(text, spec_of(name, DEVICE_SPECS, where), where)
+    return Figure(value=value, provenance=Provenance(quality=Quality.SPECIFIED, source="given by hand"))
+
+
+def open_profiles(path: str | Path | None = None) -> ProfileDatabase:
+    """The profile database at ``path`` (default: one per user), made when it is missing; use it in a ``with``."""
+    from cleave_plan.profiles.database import ProfileDatabase
+
+    return ProfileDatabase.open(path)
+
+
+def measure_machine(name: str, **options: Any) -> MachineMeasurement:
+    """Time this machine's GEMM: see :func:`cleave_plan.profiles.machine.measure_machine` for the options."""
+    from cleave_plan.profiles.machine import measure_machine as measure
+
+    return measure(name, **options)
 
 
 def with_servers(fleet: Fleet, servers: int | Iterable[str]) -> Fleet:

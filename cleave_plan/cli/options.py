@@ -6,6 +6,7 @@ the option's name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,33 @@ def _size(text: str, owner: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise click.BadParameter(f"{owner} has {text!r} where a whole number of 1 or more was expected")
     return int(text)
+
+
+def gemm_shape(text: str) -> tuple[int, int, int]:
+    """``MxKxN``: the sizes of one GEMM."""
+    sizes = text.lower().split("x")
+    if len(sizes) != 3:
+        raise click.BadParameter(f"{text!r} is not MxKxN, for example 512x512x512")
+    m, k, n = (_size(size, f"the GEMM {text!r}") for size in sizes)
+    return m, k, n
+
+
+def device_choice(text: str) -> tuple[str, str, str | None]:
+    """``NAME=MACHINE[@LINK]`` as (name, machine, link)."""
+    name, _, choice = text.partition("=")
+    machine, at, link = choice.partition("@")
+    if not name or not machine or (at and not link):
+        raise click.BadParameter(f"{text!r} is not NAME=MACHINE or NAME=MACHINE@LINK, for example laptop=apple-m4@us-fixed-2023")
+    return name, machine, link or None
+
+
+def figure_setting(text: str) -> tuple[str, str, str]:
+    """``NAME.FIGURE=VALUE`` as (device, figure, value); the figure is what stands behind the last dot but ``flops.TYPE``."""
+    target, _, value = text.partition("=")
+    match = re.fullmatch(r"(.+?)\.(flops\.\w+|\w+)", target)
+    if match is None or not value:
+        raise click.BadParameter(f'{text!r} is not NAME.FIGURE=VALUE, for example laptop.memory="4 GB"')
+    return match[1], match[2], value
 
 
 def seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Option values: what is read, what is refused, and how files are written."""
+"""Option values: what is read and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import click
 import pytest
 
 from cleave_plan.cli.options import dim_binding, gathered, output_file, seconds, shape_binding
-from cleave_plan.cli.output import written_beside
 from cleave_plan.errors import UsageError
 
 
@@ -58,16 +57,3 @@ def test_output_places_are_checked_first(tmp_path: Path) -> None:
         output_file(str(tmp_path / "missing" / "plan.json"))
     with pytest.raises(UsageError, match="directory"):
         output_file(str(tmp_path))
-
-
-def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A block that fails leaves the old file and nothing beside it."""
-    target = tmp_path / "out.npz"
-    target.write_text("old")
-    with pytest.raises(FileExistsError), written_beside(target) as beside:
-        target.mkdir()  # stands for any fault in the middle of writing
-    assert target.read_text() == "old"
-    with written_beside(target) as beside:
-        beside.write_text("new")
-    assert target.read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
