@@ -6,7 +6,8 @@ r"""What a level takes: the loads that its GEMMs put on devices and servers, and
 
 Activations live on the fleet's first server. A GEMM whose weights are on servers j with shares w_j (summing to 1) draws
 w_j of its tiles' bytes from each; every j other than the first also receives w_j of the activation operands from the
-first and returns w_j of the result. A GEMM computed on server s takes max(flop / F_s, (A + B + C bytes) / memory bandwidth).
+first and returns w_j of the result. What server s computes itself, a whole GEMM or a tile of one whose weights it holds,
+takes max(flop / F_s, (A + B + C bytes) / memory bandwidth).
 Units: seconds and bytes.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import TileCosts, Tiles, price
+from cleave_plan.cost.tile import TileCosts, Tiles, price, work_of
 from cleave_plan.fleet.device import Fleet, Server
 from cleave_plan.workload.gemm import Gemm, Role
 
@@ -67,16 +68,20 @@ class LevelTime:
 
 
 def tiled_load(gemm: Gemm, tiles: Tiles, placement: Placement, devices: DeviceColumns, servers: Sequence[Server]) -> Load:
-    """The load of one GEMM computed by devices."""
-    costs = price(gemm, tiles, devices)
+    """The load of one GEMM computed by devices, and by the first server of ``placement`` where a tile is its own."""
+    on_device = tiles.device < len(devices)
+    sent = tiles.select(on_device)
+    costs = price(gemm, sent, devices)
     load = _moves(gemm, placement, len(devices), len(servers))
     down, up = float(costs.down_bytes.sum()), float(costs.up_bytes.sum())
     for server, share in zip(placement.servers, placement.shares, strict=True):
         load.egress[server] += share * down
         load.ingress[server] += share * up
-        load.server_s[server] += share * _partial_sum_seconds(gemm, tiles, costs, servers[server])
-    load.ideal_s[:] = np.bincount(tiles.device, costs.ideal_s, minlength=len(devices))
-    load.executed_s[:] = np.bincount(tiles.device, costs.executed_s, minlength=len(devices))
+        load.server_s[server] += share * _partial_sum_seconds(gemm, sent, costs, servers[server])
+    home = placement.servers[0]
+    load.server_s[home] += server_tile_seconds(gemm, tiles.select(~on_device), servers[home])
+    load.ideal_s[:] = np.bincount(sent.device, costs.ideal_s, minlength=len(devices))
+    load.executed_s[:] = np.bincount(sent.device, costs.executed_s, minlength=len(devices))
     return load
 
 
@@ -108,6 +113,13 @@ def level_time(load: Load, fleet: Fleet) -> LevelTime:
     executed, binds = max(candidates, key=lambda candidate: candidate[0])
     others = max(seconds for seconds, _ in candidates[1:])
     return LevelTime(ideal_s=max(float(load.ideal_s.max()), others), executed_s=executed, binds=binds)
+
+
+def server_tile_seconds(gemm: Gemm, tiles: Tiles, server: Server) -> float:
+    """Seconds that ``server`` needs for tiles of its own, one after the other."""
+    work = work_of(gemm, tiles)
+    moved = (work.a_bytes + work.b_bytes + work.up_bytes) / server.memory_bandwidth_bytes_per_s
+    return float(np.maximum(work.flop / server.rate(gemm.dtype), moved).sum())
 
 
 def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load:

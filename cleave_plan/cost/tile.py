@@ -1,8 +1,9 @@
 r"""What tiles cost on devices: bytes down and up, FLOP, memory, and three times.
 
 A tile is a box ``batch_start:batch_stop x m_start:m_stop x n_start:n_stop x k_start:k_stop`` of one GEMM on one
-device. With r, c, k, g the lengths along M, N, K and batch, b_a, b_b, b_out, b_acc bytes per element, and for device i
-F FLOP/s (of this dtype and tile size), d downlink, u uplink, l latency, m memory:
+device (or on the server: see :mod:`cleave_plan.cost.level`). With r, c, k, g the lengths along M, N, K and batch, b_a,
+b_b, b_out, b_acc bytes per element, and for device i F FLOP/s (of this dtype and tile size), d downlink, u uplink,
+l latency, m memory:
 
     a     = g*r*k*b_a          (a convolution: the input region that the rows read, halo included, padding not)
     b     = g*k*c*b_b
@@ -46,7 +47,10 @@ BOX = ("m_start", "m_stop", "n_start", "n_stop", "k_start", "k_stop", "batch_sta
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tiles:
-    """Columns of equal length, one entry per tile; ``device`` is an index into ``fleet.devices``."""
+    """Columns of equal length, one entry per tile.
+
+    ``device`` is an index into ``fleet.devices``; ``len(fleet.devices)`` stands for the server that holds the GEMM.
+    """
 
     device: Ints
     m_start: Ints
@@ -66,6 +70,10 @@ class Tiles:
         """Build from rows ``(device, m_start, m_stop, n_start, n_stop, k_start, k_stop, batch_start, batch_stop)``."""
         table = np.array(list(rows), dtype=np.int64).reshape(-1, 9)
         return cls(device=table[:, 0], **{name: table[:, 1 + place] for place, name in enumerate(BOX)})
+
+    def select(self, chosen: NDArray[np.bool_]) -> Tiles:
+        """The tiles where ``chosen`` is true."""
+        return Tiles(device=self.device[chosen], **{name: self.column(name)[chosen] for name in BOX})
 
     def column(self, name: str) -> Ints:
         """One column by its JSON name."""
@@ -135,8 +143,20 @@ def _image_positions(window: ConvWindow, first: Ints, last: Ints) -> Ints:
     return volume
 
 
-def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
-    """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet)."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TileWork:
+    """Per-tile columns that no device figure enters: operand and result bytes of the tile, bytes of each operand that
+    may be kept (rows A, B, C; one batch item), and FLOP."""
+
+    a_bytes: Floats
+    b_bytes: Floats
+    up_bytes: Floats
+    kept_bytes: Floats
+    flop: Floats
+
+
+def work_of(gemm: Gemm, tiles: Tiles) -> TileWork:
+    """Bytes and FLOP of each tile, wherever it is computed."""
     shape, a_size, b_size = gemm.shape, gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
     r, c = tiles.m_stop - tiles.m_start, tiles.n_stop - tiles.n_start
     k, g = tiles.k_stop - tiles.k_start, tiles.batch_stop - tiles.batch_start
@@ -145,14 +165,19 @@ def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
     else:
         depth = gemm.window.channels * k // max(shape.k, 1)
         a_elements = window_positions(gemm.window, tiles.m_start, tiles.m_stop) * depth
-    a_item = a_elements * a_size
-    b_item = k * c * b_size
+    a_item, b_item = a_elements * a_size, k * c * b_size
     accumulator = gemm.a.dtype.accumulator_bits / 8
     out_size = np.where(k < shape.k, accumulator, gemm.out_dtype.bits / 8)
-    kept_bytes = np.stack([a_item + 0.0 * c, b_item + 0.0 * r, r * c * accumulator])
-    flop = 2.0 * g * r * c * k
-    a, b, up = g * a_item, g * b_item, g * r * c * out_size
+    return TileWork(
+        a_bytes=g * a_item, b_bytes=g * b_item, up_bytes=g * r * c * out_size,
+        kept_bytes=np.stack([a_item + 0.0 * c, b_item + 0.0 * r, r * c * accumulator]), flop=2.0 * g * r * c * k,
+    )  # fmt: skip
 
+
+def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
+    """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet)."""
+    work = work_of(gemm, tiles)
+    a, b, up, flop, kept_bytes = work.a_bytes, work.b_bytes, work.up_bytes, work.flop, work.kept_bytes
     own = devices.take(tiles.device)
     down_s, up_s, flop_s = (a + b) / own.downlink, up / own.uplink, flop / own.rate(flop)
     executed: Floats = np.stack([

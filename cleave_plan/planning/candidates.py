@@ -84,7 +84,7 @@ class Candidates:
         key = (part.gemm.class_key, part.copies)
         if key not in self._options:
             devices = self.columns_of(part.gemm)
-            found = options_for(part, devices, self.links(part.gemm), server=self.server_allowed)
+            found = options_for(part, devices, self.links(part.gemm), self.fleet.servers[0] if self.server_allowed else None)
             if not found:
                 raise self._fits_nowhere(part.gemm)
             self._options[key] = found
@@ -98,7 +98,9 @@ class Candidates:
                 load = load + server_load(part.gemm, spot, len(devices), servers)
             else:
                 load = load + tiled_load(part.gemm, tiles, spot, devices, servers)
-        return Choice(level=level, part=place, option=option, placement=spot, load=load, weight_bytes=weight_bytes(part))
+        return Choice(
+            level=level, part=place, option=option, placement=spot, load=load, weight_bytes=weight_bytes(self.workload, part)
+        )
 
     def _bound(self, level: LevelClass) -> float:
         parts = [part for part in level.parts if part.gemm.macs > 0]
@@ -130,10 +132,10 @@ class Candidates:
         )  # fmt: skip
 
 
-def weight_bytes(part: Part) -> float:
-    """Bytes of the part's parameters on the servers."""
+def weight_bytes(workload: Workload, part: Part) -> float:
+    """Bytes that the part's parameters take on the servers (a weight derived from another is counted with that one)."""
     operands = ((part.gemm.a, part.gemm.a_bytes), (part.gemm.b, part.gemm.b_bytes))
-    return float(part.copies * sum(size for operand, size in operands if operand.role is Role.PARAMETER))
+    return float(part.copies * sum(size for operand, size in operands if operand.tensor in workload.parameters))
 
 
 def placements(fleet: Fleet) -> list[Placement]:
@@ -151,13 +153,8 @@ def placements(fleet: Fleet) -> list[Placement]:
 
 def base_memory(workload: Workload, fleet: Fleet) -> list[float]:
     """Bytes on each server whatever is chosen: on the first, parameters of no GEMM and the peak of live activations."""
-    held = {
-        operand.tensor: size
-        for gemm in workload.gemms
-        for operand, size in ((gemm.a, gemm.a_bytes), (gemm.b, gemm.b_bytes))
-        if operand.role is Role.PARAMETER
-    }
-    other = max(0, sum(workload.parameters.values()) - sum(held.values()))
+    used = {operand.tensor for gemm in workload.gemms for operand in (gemm.a, gemm.b) if operand.role is Role.PARAMETER}
+    other = sum(size for tensor, size in workload.parameters.items() if tensor not in used)
     live = max((level.live_bytes or 0 for level in workload.levels), default=0)
     return [float(other + live)] + [0.0] * (len(fleet.servers) - 1)
 

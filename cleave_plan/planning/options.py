@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.level import server_seconds, server_tile_seconds
 from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.fleet.device import Server
 from cleave_plan.plan.plan import Mode
 from cleave_plan.planning.batched import ItemBox
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
 from cleave_plan.planning.exact import MAX_DEVICES, MAX_SIDE, front
+from cleave_plan.planning.slab import Slab, slab_of
 from cleave_plan.planning.terms import Terms, eligible, terms_of
 from cleave_plan.planning.tiling import FREE, tiles_of_copies, tilings
 from cleave_plan.workload.gemm import Gemm
@@ -46,7 +49,7 @@ _WORTH = 1e-3
 class Option:
     """One way to do a part: tiles for each copy, ideal seconds on each device, bytes out of and into the servers.
 
-    ``server_flop`` and ``server_bytes`` are the work of one part done on the server (0 otherwise).
+    ``server_s``: seconds of what the (first) server computes itself. ``tiles`` are empty when that is everything.
     """
 
     mode: Mode
@@ -54,14 +57,12 @@ class Option:
     device_s: Floats
     down_bytes: float
     up_bytes: float
-    server_flop: float = 0.0
-    server_bytes: float = 0.0
+    server_s: float = 0.0
 
     def seconds(self, links: Links) -> float:
-        """Ideal seconds of the part alone when the servers' links are shared by all (server mode: infinite)."""
-        if self.mode is Mode.SERVER:
-            return np.inf
-        return max(float(self.device_s.max()), self.down_bytes / links.egress, self.up_bytes / links.ingress)
+        """Ideal seconds of the part alone, when the servers' links are shared by all."""
+        links_s = max(self.down_bytes / links.egress, self.up_bytes / links.ingress)
+        return max(float(self.device_s.max()), links_s, self.server_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +73,53 @@ class Part:
     copies: int
 
 
-def options_for(part: Part, devices: DeviceColumns, links: Links, *, server: bool) -> list[Option]:
-    """Non-dominated options of ``part``; empty when no device can take part and ``server`` is False."""
-    found = [_on_server(part, len(devices))] if server or part.gemm.macs == 0 else []
+def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server | None) -> list[Option]:
+    """Non-dominated options of ``part``; ``server`` may compute too (None: it may not).
+
+    Empty when no device can take part and the server may not.
+    """
     if part.gemm.macs == 0:
-        return found
+        return [_on_server(part, len(devices), None)]
+    found = [] if server is None else [_on_server(part, len(devices), server)]
     terms = terms_of(part.gemm, part.copies)
     able = np.flatnonzero(eligible(terms, devices))
     if len(able) == 0:
         return found
     search = _Search(part=part, terms=terms, devices=devices, links=links, order=_by_ability(terms, devices, able))
     search.run()
+    tiny = len(able) <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
+    if server is not None and search.options and not tiny:
+        found += _shared_with_server(search, server)
     return found + _non_dominated(search.options, links)
+
+
+def _shared_with_server(alone: _Search, server: Server) -> list[Option]:
+    """Options in which the server computes a slab and devices the rest, both ending at about the same time.
+
+    The slab is first sized by the lower bound with the server, stretched by what the devices' own tiling needed over
+    theirs; then it is corrected once by the difference of the two times found.
+    """
+    terms, part = alone.terms, alone.part
+    stretch = alone.best_s / max(alone.floor(alone.order, alone.links), 1e-300)
+    together = Links(egress=alone.links.egress, ingress=alone.links.ingress, flop_per_s=server.rate(part.gemm.dtype))
+    target_s = gemm_bound(terms, alone.devices.take(alone.order), together) * stretch
+    per_second = server.rate(part.gemm.dtype) / terms.flop
+    found: list[Option] = []
+    area = target_s * per_second
+    for _ in range(2):
+        slab = slab_of(terms, area)
+        if slab is None:
+            break
+        search = replace(alone, terms=slab.rest, slab=slab, server=server, options=[])
+        search.run()
+        if not search.options:
+            break
+        found += _non_dominated(search.options, alone.links)
+        best = min(search.options, key=lambda option: option.seconds(alone.links))
+        devices_s = max(float(best.device_s.max()), best.down_bytes / alone.links.egress, best.up_bytes / alone.links.ingress)
+        pace = slab.rest.items * slab.rest.area / devices_s
+        area = slab.area + (devices_s - best.server_s) / (1 / per_second + 1 / pace)
+    return found
 
 
 @dataclass(kw_only=True)
@@ -95,6 +131,8 @@ class _Search:
     devices: DeviceColumns
     links: Links
     order: Ints
+    slab: Slab | None = None
+    server: Server | None = None
     shown: list[DeviceColumns] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
 
@@ -122,6 +160,10 @@ class _Search:
         operand = capacity(self.terms, self.devices).operand(bound_s)[self.order]
         return max(1, int(np.searchsorted(np.cumsum(operand), self.links.egress * bound_s)))
 
+    def own_boxes(self) -> list[ItemBox]:
+        """The server's own boxes."""
+        return [] if self.slab is None else [(len(self.devices), *self.slab.box)]
+
     def floor(self, subset: Ints, links: Links) -> float:
         """Lower bound of the part over ``subset`` without the servers' arithmetic."""
         alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
@@ -146,7 +188,7 @@ class _Search:
         if self.floor(subset, self.links) >= self.best_s * (1 - _WORTH):
             return False
         made = [
-            _option(self.part, boxes, self.devices)
+            _option(self.part, [*boxes, *self.own_boxes()], self.devices, self.server)
             for shown in self.shown
             for boxes in _candidates(self.terms, shown, subset, self.part.gemm)
         ]
@@ -206,16 +248,20 @@ def _exact(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> It
             yield [(int(subset[d]), a, b, e, f, 0, 1) for d, a, b, e, f in layout.rectangles(terms.rows, terms.columns)]
 
 
-def _option(part: Part, boxes: list[ItemBox], devices: DeviceColumns) -> Option:
+def _option(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: Server | None = None) -> Option:
     copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
     device_s = np.zeros(len(devices))
-    down = up = 0.0
+    down = up = server_s = 0.0
     for tiles in copies:
-        costs = price(part.gemm, tiles, devices)
+        on_device = tiles.device < len(devices)
+        sent = tiles.select(on_device)
+        costs = price(part.gemm, sent, devices)
         seconds = np.where(costs.kept == 3, np.inf, costs.ideal_s)
-        device_s += np.bincount(tiles.device, seconds, minlength=len(devices))
+        device_s += np.bincount(sent.device, seconds, minlength=len(devices))
         down, up = down + float(costs.down_bytes.sum()), up + float(costs.up_bytes.sum())
-    return Option(mode=_mode(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up)
+        if server is not None:
+            server_s += server_tile_seconds(part.gemm, tiles.select(~on_device), server)
+    return Option(mode=_mode(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up, server_s=server_s)
 
 
 def _mode(gemm: Gemm, copies: tuple[Tiles, ...]) -> Mode:
@@ -227,12 +273,11 @@ def _mode(gemm: Gemm, copies: tuple[Tiles, ...]) -> Mode:
     return Mode.ROW
 
 
-def _on_server(part: Part, devices: int) -> Option:
-    gemm = part.gemm
+def _on_server(part: Part, devices: int, server: Server | None) -> Option:
+    seconds = 0.0 if server is None else part.copies * server_seconds(part.gemm, server)
     return Option(
         mode=Mode.SERVER, tiles=(Tiles.of([]),) * part.copies, device_s=np.zeros(devices), down_bytes=0.0, up_bytes=0.0,
-        server_flop=float(gemm.flop) * part.copies,
-        server_bytes=float(gemm.a_bytes + gemm.b_bytes + gemm.out_bytes) * part.copies,
+        server_s=seconds,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from cleave_plan.cost.level import Load, Placement, level_time, server_load, ser
 from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Predicted
-from cleave_plan.planning.candidates import Candidates, total_bound, weight_bytes
+from cleave_plan.planning.candidates import Candidates, total_bound
 from cleave_plan.planning.decide import Decision
 from cleave_plan.planning.options import Part, options_on_one
 from cleave_plan.planning.terms import eligible, terms_of
@@ -41,7 +41,7 @@ def predict(
         gap=1 - bound / ideal if ideal > 0 else 0.0, levels=tuple(reports), devices_used=len(used),
         devices_total=len(fleet.devices), one_device_s=None if alone is None else alone + operators, one_device_name=name,
         server_only_s=_server_only(found) + operators, downlink_bytes=pricing.down, uplink_bytes=pricing.up,
-        server_memory_bytes=_server_memory(found, decisions, base),
+        server_memory_bytes=_server_memory(found, assignments, base),
         device_memory_bytes={fleet.devices[place].name: float(pricing.memory[place]) for place in used.tolist()},
     )  # fmt: skip
 
@@ -70,8 +70,9 @@ class _Pricing:
                 load = server_load(sample, spot, len(devices), found.fleet.servers)
             else:
                 load = tiled_load(sample, assignment.tiles, spot, devices, found.fleet.servers)
-                costs = price(sample, assignment.tiles, devices)
-                np.maximum.at(self.memory, assignment.tiles.device, costs.memory_bytes)
+                sent = assignment.tiles.select(assignment.tiles.device < len(devices))
+                costs = price(sample, sent, devices)
+                np.maximum.at(self.memory, sent.device, costs.memory_bytes)
                 self.down += len(assignment.gemms) * float(costs.down_bytes.sum())
                 self.up += len(assignment.gemms) * float(costs.up_bytes.sum())
             self._load_of.update(dict.fromkeys(assignment.gemms, load))
@@ -95,14 +96,22 @@ def _server_only(found: Candidates) -> float:
     return sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in found.workload.gemms)
 
 
-def _server_memory(found: Candidates, decisions: Sequence[Decision], base: Sequence[float]) -> dict[str, float]:
-    held = list(base)
-    for decision in decisions:
-        for choice in decision.choices:
-            size = weight_bytes(found.classes[decision.level_class].parts[choice.part]) * len(decision.levels)
-            for server, share in zip(choice.placement.servers, choice.placement.shares, strict=True):
-                held[server] += size * share
-    return {server.name: size for server, size in zip(found.fleet.servers, held, strict=True)}
+def _server_memory(found: Candidates, assignments: Sequence[Assignment], base: Sequence[float]) -> dict[str, float]:
+    """Bytes that each server holds: a tensor that several GEMMs use once, at its largest share."""
+    workload = found.workload
+    gemms = {gemm.name: gemm for gemm in workload.gemms}
+    share_of: dict[tuple[str, str], float] = {}
+    for assignment in assignments:
+        for name in assignment.gemms:
+            for operand in (gemms[name].a, gemms[name].b):
+                if operand.role is Role.PARAMETER and operand.tensor in workload.parameters:
+                    for server, share in zip(assignment.servers, assignment.shares, strict=True):
+                        key = (server, operand.tensor)
+                        share_of[key] = max(share, share_of.get(key, 0.0))
+    held = {server.name: size for server, size in zip(found.fleet.servers, base, strict=True)}
+    for (server_name, tensor), share in share_of.items():
+        held[server_name] += share * workload.parameters[tensor]
+    return held
 
 
 def _one_device(found: Candidates) -> tuple[str | None, float | None]:
