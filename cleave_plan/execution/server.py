@@ -143,7 +143,7 @@ class Walk:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         away = [name for name in self._levels[depth] if self._placed[name].tiles]
         lowered = {name: self._send(job, name, values) for job, name in enumerate(away)}
-        results = {}
+        results: dict[str, Value] = {}
         for name in self._levels[depth]:
             if name not in lowered:
                 node = self._imported.nodes[name]
@@ -162,7 +162,7 @@ class Walk:
 
     def _collect(self, depth: int, away: list[str], lowered: Mapping[str, Lowered]) -> dict[str, Value]:
         assemblies = {name: Assembly(Product.of(self._placed[name].gemm), self._boxes(name)) for name in away}
-        results = {}
+        results: dict[str, Value] = {}
         while len(results) < len(away):
             finished = self._engine.collect()
             name, device = away[finished.task.job], finished.task.device

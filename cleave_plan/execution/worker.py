@@ -1,8 +1,8 @@
 """A worker process: it holds device identities and multiplies tiles, until its server closes the line.
 
-It is started by the local engine as ``python -m cleave_plan.execution.worker SOCKET ARENA BEATS PLACE PARENT``: inherited
-descriptors of the command line, the arena and the heartbeats, its place among the workers, and the server's process id.
-Commands and answers are small tuples; operands and results lie in the arena.
+The local engine starts it with :data:`START` and five numbers: the inherited descriptors of the line, the arena and the
+heartbeats, its place among the workers, and the server's process id. Orders and answers are small tuples; operands and
+results lie in the arena.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Box, Product, cut, multiply
+
+START = ("-P", "-c", "from cleave_plan.execution.worker import main; main()")
+"""Arguments of the interpreter: nothing from the working folder, and this module under its own name (its tuples are pickled)."""
 
 BEAT_S = 0.25
 """Seconds between two heartbeats."""
@@ -84,13 +87,9 @@ def serve(line: Connection, arena: Arena) -> None:
             return
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Entry point of the process."""
-    line_descriptor, arena_descriptor, beats_descriptor, place, parent = map(int, arguments)
+    line_descriptor, arena_descriptor, beats_descriptor, place, parent = map(int, sys.argv[1:])
     beats = Arena(beats_descriptor).view(Block(0, (place + 1,), DType.INT64))
     threading.Thread(target=_beat, args=(beats, place, parent), daemon=True).start()
     serve(Connection(line_descriptor), Arena(arena_descriptor))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

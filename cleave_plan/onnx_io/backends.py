@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from cleave_plan.onnx_io.attributes import subgraphs
-from cleave_plan.onnx_io.reference_ops import CORRECTIONS
+from cleave_plan.onnx_io.reference_ops import corrections
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 
@@ -60,7 +60,8 @@ class Reference:
     def prepare(self, segment: Segment, values: Mapping[str, Value]) -> Prepared:
         """Weights are handed over as inputs, so that they are never copied."""
         proto = segment_model(segment, self._model, values, self._weights, initialisers=())
-        evaluator = _or_refused(lambda: ReferenceEvaluator(proto, new_ops=CORRECTIONS))
+        opset = next((entry.version for entry in proto.opset_import if not entry.domain), 1)
+        evaluator = _or_refused(lambda: ReferenceEvaluator(proto, new_ops=corrections(opset)))
 
         def run(values: Mapping[str, Value]) -> dict[str, Value]:
             feeds = {name: _value(name, values, self._weights) for name in segment.inputs}
@@ -150,6 +151,8 @@ def segment_model(
     made.ir_version = max(model.ir_version, _FIRST_IR_WITH_FREE_INITIALISERS)
     for entry in made.opset_import:
         entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
+    unversioned = {node.domain for node in graph.node} - {entry.domain for entry in made.opset_import}
+    made.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(unversioned))
     return made
 
 

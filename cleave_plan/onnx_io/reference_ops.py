@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import helper
 from onnx.reference.op_run import OpRun
+
+from cleave_plan.onnx_io.reference_pool import POOLS
 
 Array = NDArray[Any]
 
@@ -88,5 +91,76 @@ def _no_rows(declared: Any) -> Array:
     return np.empty((0, *(size.dim_value for size in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
 
-CORRECTIONS = [BatchNormalization, GatherElements, Loop]
-"""For ``ReferenceEvaluator(new_ops=...)``."""
+class Unsqueeze(OpRun):  # type: ignore[misc]
+    """Axes may stand in any order."""
+
+    op_domain = ""
+
+    def _run(self, data: Array, axes: Any = None) -> tuple[Array]:
+        return (np.expand_dims(data, tuple(int(axis) for axis in np.atleast_1d(axes))),)
+
+
+class _OfRows(OpRun):  # type: ignore[misc]
+    """Before operator set 13, softmax and its kin work on the input as a matrix: axes from ``axis`` (default 1) on are one."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **_: Any) -> tuple[Array]:
+        axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), 1) % max(x.ndim, 1)
+        rows = x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+        return (self.of_rows(rows).astype(x.dtype).reshape(x.shape) if x.size else x,)
+
+    def of_rows(self, rows: Array) -> Array:
+        """The operator on a matrix, row by row."""
+        raise NotImplementedError
+
+
+class Softmax(_OfRows):
+    """exp(x) / sum exp(x)."""
+
+    def of_rows(self, rows: Array) -> Array:
+        """Each row adds up to 1."""
+        powers = np.exp(rows - rows.max(axis=1, keepdims=True))
+        normalised: Array = powers / powers.sum(axis=1, keepdims=True)
+        return normalised
+
+
+class LogSoftmax(_OfRows):
+    """x - log sum exp(x)."""
+
+    def of_rows(self, rows: Array) -> Array:
+        """The logarithm of :class:`Softmax`, without its underflow."""
+        shifted = rows - rows.max(axis=1, keepdims=True)
+        logarithms: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return logarithms
+
+
+class Hardmax(_OfRows):
+    """1 at the first largest element, 0 elsewhere."""
+
+    def of_rows(self, rows: Array) -> Array:
+        """One 1 in each row."""
+        ones: Array = np.eye(rows.shape[1])[rows.argmax(axis=1)]
+        return ones
+
+
+class DequantizeLinear(OpRun):  # type: ignore[misc]
+    """(x - zero point) * scale, per tensor or along an axis: onnx.reference has it from operator set 19 on only."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, zero: Array | None = None, axis: int = 1, **_: Any) -> tuple[Array]:
+        shape = [1] * x.ndim
+        if scale.size > 1:
+            shape[axis % x.ndim] = scale.size
+        shift = 0 if zero is None else zero.astype(np.int32).reshape(shape)
+        return (((x.astype(np.int32) - shift).astype(scale.dtype) * scale.reshape(shape)).astype(scale.dtype),)
+
+
+_ALWAYS = [BatchNormalization, GatherElements, Loop, Unsqueeze, *POOLS]
+_BEFORE = {13: [Softmax, LogSoftmax, Hardmax], 19: [DequantizeLinear]}
+
+
+def corrections(opset: int) -> list[type]:
+    """For ``ReferenceEvaluator(new_ops=...)`` of a model of this version of the standard operator set."""
+    return [*_ALWAYS, *(operator for version, operators in _BEFORE.items() if opset < version for operator in operators)]

@@ -66,6 +66,12 @@ class Weights(Mapping[str, Array]):
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = data.tobytes()
 
+    def check_external(self) -> None:
+        """Make sure that all data beside the model is there and fits; raises InputFileError for the first that is not."""
+        for tensor in self._tensors.values():
+            if isinstance(tensor, onnx.TensorProto) and is_external(tensor):
+                self._external_bytes(tensor)
+
     def _load(self, source: onnx.TensorProto | onnx.SparseTensorProto | onnx.NodeProto) -> Array:
         if isinstance(source, onnx.TensorProto):
             return self._dense(source)

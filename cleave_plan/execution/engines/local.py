@@ -24,7 +24,7 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.engines.base import Finished, Task
 from cleave_plan.execution.engines.memory import Arena, Block
-from cleave_plan.execution.worker import Answer, Order
+from cleave_plan.execution.worker import START, Answer, Order
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Box, Product
 
@@ -158,7 +158,7 @@ class LocalEngine:
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cleave_plan.execution.worker", *map(str, inherited), str(place), str(os.getpid())],
+                [sys.executable, *START, *map(str, (*inherited, place, os.getpid()))],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths}, pass_fds=inherited, process_group=0,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
