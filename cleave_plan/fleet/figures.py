@@ -116,28 +116,25 @@ def build_device(
     name: str,
     figures: Mapping[str, Figure],
     *,
-    efficiency: tuple[EfficiencyPoint, ...] = (),
-    provenance: Mapping[str, Provenance] | None = None,
-    place: str = "",
-    remedy: str = "",
+    efficiency: tuple[EfficiencyPoint, ...],
+    provenance: Mapping[str, Provenance],
+    place: str,
+    remedy: str,
 ) -> Device:
     """A device from its figures; figures that devices do not have (a peak, a bandwidth) are left aside.
 
-    ``provenance`` replaces what the figures themselves say. ``remedy`` is what a user can do about a missing figure.
+    ``provenance`` is the device's, whatever the figures say. ``remedy`` is what a user can do about a missing figure.
     Raises MissingFigureError, naming ``place`` and the figure.
     """
     flops = {key: figure for key, figure in figures.items() if key.startswith(f"{FLOPS}.")}
     if not flops:
-        raise _missing(FLOPS, place or f"device {name}", remedy)
+        raise _missing(FLOPS, place, remedy)
     fields: dict[str, float | None] = {}
     for key, spec in DEVICE_SPECS.items():
         figure = figures.get(key)
         if figure is None and not spec.optional:
-            raise _missing(key, place or f"device {name}", remedy)
+            raise _missing(key, place, remedy)
         fields[spec.field] = figure.value if figure is not None else None
-    if provenance is None:
-        known = flops | {key: figures[key] for key in DEVICE_SPECS if key in figures}
-        provenance = {key: figure.provenance for key, figure in known.items() if figure.provenance is not None}
     return Device(
         name=name,
         flop_per_s={key.partition(".")[2]: figure.value for key, figure in flops.items()},
@@ -149,12 +146,8 @@ def build_device(
 
 def _missing(figure: str, place: str, remedy: str) -> MissingFigureError:
     spec = DEVICE_SPECS.get(figure, FLOPS_SPEC)
-    return MissingFigureError(
-        f"no {figure} figure",
-        where=f"{place}.{figure}" if place else figure,
-        expected=f"{spec.unit.value} with its unit",
-        remedy=remedy,
-    )
+    expected = f"{spec.unit.value} with its unit"
+    return MissingFigureError(f"no {figure} figure", where=f"{place}.{figure}", expected=expected, remedy=remedy)
 
 
 def figures_of(member: Device | Server) -> dict[str, float]:

@@ -18,7 +18,8 @@ def fingerprint(servers: Sequence[Server], devices: Sequence[Device]) -> str:
     for kind, members in (("server", servers), ("device", devices)):
         for member in members:
             points = [(point.flop, point.fraction) for point in member.efficiency] if isinstance(member, Device) else []
-            figures = {name: float(value) for name, value in figures_of(member).items()}
+            # + 0.0 makes -0.0 plain zero, which equals it and should hash the same
+            figures = {name: float(value) + 0.0 for name, value in figures_of(member).items()}
             digest.update(f"{kind} {member.name!r} {figures!r} {points!r}\n".encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
