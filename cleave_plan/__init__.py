@@ -13,6 +13,8 @@ neither onnx nor a solver.
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,9 +29,8 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("cleave-plan")
-    if not name.startswith("_"):
-        from cleave_plan import api
-
+    if not name.startswith("_") and name != "api":
+        api = _api()
         if name in api.__all__:
             return getattr(api, name)
     raise AttributeError(f"module 'cleave_plan' has no attribute {name!r}")
@@ -37,6 +38,9 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """The public names, for completion in a shell."""
-    from cleave_plan import api
+    return sorted({*globals(), *_api().__all__, "__version__"})
 
-    return sorted([*globals(), *api.__all__, "__version__"])
+
+def _api() -> ModuleType:
+    # not `from cleave_plan import api`, which would ask this module for the attribute "api" first
+    return import_module("cleave_plan.api")

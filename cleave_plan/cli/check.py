@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="Prove a plan a second time: cover, memory, hashes, objective.")
 @click.argument("plan_file", metavar="PLAN", type=input_file)
 @click.option("--model", "model_file", metavar="FILE", type=input_file, help="The model that the plan was made for.")
 @click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="The fleet that the plan was made for.")

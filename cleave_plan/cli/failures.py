@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from cleave_plan.cli.options import WorkOrderGroup
 from cleave_plan.cli.output import emit_json, result_was_emitted, wants_json
 from cleave_plan.errors import CleaveError, InfeasibleError
 
@@ -28,7 +29,7 @@ NO_COMMAND: tuple[type[Exception], ...] = (getattr(click.exceptions, "NoArgsIsHe
 """What click raises for a group without a command, with the help as its message (older versions print it themselves)."""
 
 
-class FailingGroup(click.Group):
+class FailingGroup(WorkOrderGroup):
     """The outermost group: runs a command and turns whatever it raises into a sentence and an exit code."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import input_file, json_option, output_file
+from cleave_plan.cli.options import WorkOrderGroup, input_file, json_option, output_file
 from cleave_plan.cli.output import emit_json
+
+GROUP_EPILOG = """\b
+Examples:
+  cleave-plan fleet generate --devices 8 -o fleet.yaml
+  cleave-plan fleet show fleet.yaml
+"""
 
 GENERATE_EPILOG = """\b
 Examples:
@@ -26,12 +32,12 @@ Examples:
 PRESETS = ("cleave", "measured-2023")  # named here so that --help needs no fleet code; a test holds the two together
 
 
-@click.group(epilog="\b\nExamples:\n  cleave-plan fleet generate --devices 8 -o fleet.yaml\n  cleave-plan fleet show fleet.yaml")
+@click.group(cls=WorkOrderGroup, epilog=GROUP_EPILOG)
 def fleet() -> None:
     """Fleet files: devices and servers, each figure with its origin."""
 
 
-@fleet.command(epilog=GENERATE_EPILOG)
+@fleet.command(epilog=GENERATE_EPILOG, short_help="Draw a fleet of unequal devices from a preset.")
 @click.option("--devices", metavar="N", type=click.IntRange(min=1), required=True, help="Number of devices.")
 @click.option(
     "--preset", type=click.Choice(PRESETS), default="cleave", show_default=True, help="Which distribution to draw from."
@@ -55,7 +61,7 @@ def generate(devices: int, preset: str, seed: int, stragglers: float, servers: i
     click.echo(f"fleet of {devices} {'device' if devices == 1 else 'devices'} written to {output}")
 
 
-@fleet.command(epilog=SHOW_EPILOG)
+@fleet.command(epilog=SHOW_EPILOG, short_help="Show totals, each device, and where the figures come from.")
 @click.argument("fleet_file", metavar="FLEET", type=input_file)
 @click.option("--all", "every", is_flag=True, help="List every device of a large fleet.")
 @json_option

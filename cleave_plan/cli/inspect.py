@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="List the matrix multiplications of a model, its totals, and what the server runs.")
 @click.argument("model", type=input_file)
 @shape_options
 @click.option("--all", "every", is_flag=True, help="List each GEMM instead of one row for identical ones.")

@@ -42,7 +42,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, asked: boo
         context.exit()
 
 
-@click.group(cls=FailingGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=FailingGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and leave."
 )

@@ -20,6 +20,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 
+class WorkOrderGroup(click.Group):
+    """A group whose help lists commands in the order in which they are used, not by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which they were added."""
+        return list(self.commands)
+
+
 def dim_binding(text: str) -> tuple[str, int]:
     """``NAME=INT``: one symbolic dimension; names may hold any character, the last ``=`` counts."""
     name, _, size = text.rpartition("=")

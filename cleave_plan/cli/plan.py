@@ -21,7 +21,7 @@ Examples:
 SWITCHES = ("server",)
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="Plan one batch of a model over a fleet, with a bound and a gap.")
 @click.argument("model", type=input_file)
 @click.option(
     "--fleet", "fleet_file", metavar="FILE", required=True, type=input_file, help="Fleet file (YAML): devices and servers."

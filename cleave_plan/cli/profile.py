@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cleave_plan.cli.options import device_choice, figure_setting, gemm_shape, input_file, json_option, output_file, seconds
+from cleave_plan.cli.options import (
+    WorkOrderGroup,
+    device_choice,
+    figure_setting,
+    gemm_shape,
+    input_file,
+    json_option,
+    output_file,
+    seconds,
+)
 from cleave_plan.cli.output import emit_json
 from cleave_plan.errors import UsageError
 
@@ -64,12 +73,12 @@ Examples:
 db_option = click.option("--db", "database", metavar="FILE", type=input_file, help="Profile database. Default: one per user.")
 
 
-@click.group(epilog=GROUP_EPILOG)
+@click.group(cls=WorkOrderGroup, epilog=GROUP_EPILOG)
 def profile() -> None:
-    """Measured and catalogued machines and links, each figure with its origin."""
+    """Profiles of machines and links: measure, keep, and make fleets."""
 
 
-@profile.command(epilog=MEASURE_EPILOG)
+@profile.command(epilog=MEASURE_EPILOG, short_help="Time this machine and store the profile.")
 @click.option("--name", metavar="NAME", default="this-machine", show_default=True, help="What to call the profile.")
 @click.option("--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type. Repeatable. Default: float32 and float64.")
 @click.option(
@@ -134,7 +143,7 @@ def list_profiles(database: Path | None, as_json: bool) -> None:
         click.echo(summaries_text(summaries, Screen.of_stdout(), database=str(path)))
 
 
-@profile.command(epilog=SHOW_EPILOG)
+@profile.command(epilog=SHOW_EPILOG, short_help="Show one profile: figures, origins, timings.")
 @click.argument("name")
 @db_option
 @json_option
@@ -152,7 +161,7 @@ def show(name: str, database: Path | None, as_json: bool) -> None:
         click.echo(profile_text(found, Screen.of_stdout()))
 
 
-@profile.command("import", epilog=IMPORT_EPILOG)
+@profile.command("import", epilog=IMPORT_EPILOG, short_help="Store the profiles of a JSON file.")
 @click.argument("file", type=input_file)
 @click.option("--replace", is_flag=True, help="Replace profiles of the same names.")
 @db_option
@@ -165,7 +174,7 @@ def import_profiles(file: Path, replace: bool, database: Path | None) -> None:
     click.echo(f"imported {', '.join(names) or 'nothing'}")
 
 
-@profile.command(epilog=EXPORT_EPILOG)
+@profile.command(epilog=EXPORT_EPILOG, short_help="Write profiles to a JSON file.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-o", "--output", metavar="FILE", required=True, type=output_file, help="Where to write the profiles (JSON).")
 @db_option
@@ -223,7 +232,7 @@ def _figure(name: str, text: str, where: str) -> Figure:
         raise UsageError(error.what, where=error.where, expected=error.expected, remedy=error.remedy) from error
 
 
-@profile.command("catalogue", epilog=CATALOGUE_EPILOG)
+@profile.command("catalogue", epilog=CATALOGUE_EPILOG, short_help="List the devices and links that ship with cleave-plan.")
 @click.option("--all", "every", is_flag=True, help="List every figure with its source and date.")
 @json_option
 def show_catalogue(every: bool, as_json: bool) -> None:

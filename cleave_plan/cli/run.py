@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, short_help="Run a plan on this machine, and compare it with the unsplit model.")
 @click.argument("plan_file", metavar="PLAN", type=input_file)
 @click.option(
     "--model", "model_file", metavar="FILE", required=True, type=input_file, help="The model that the plan was made for."

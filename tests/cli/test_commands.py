@@ -154,7 +154,19 @@ def test_run(files: Files, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     found = document(
-        cleave(*run, "--inputs", tmp_path / "x.npz", "--outputs", out, "--engine", "local", "--runtime", "reference", "--verify", "--json")
+        cleave(
+            *run,
+            "--inputs",
+            tmp_path / "x.npz",
+            "--outputs",
+            out,
+            "--engine",
+            "local",
+            "--runtime",
+            "reference",
+            "--verify",
+            "--json",
+        )
     )
     assert found["verified"]["ok"] is True
     np.testing.assert_allclose(np.load(out)["logits"], forward(files.model, x), rtol=1e-4, atol=1e-5)

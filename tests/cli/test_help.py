@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -29,10 +30,10 @@ EVERY = list(commands(cleave_plan))
 @pytest.mark.parametrize("path", [(), *(path for path, _ in EVERY)], ids=" ".join)
 def test_every_help_has_examples_that_parse(path: tuple[str, ...]) -> None:
     """`--help` ends with examples, and each option that an example uses exists."""
-    result = CliRunner().invoke(cleave_plan, [*path, "--help"], prog_name="cleave-plan", terminal_width=100)
+    result = CliRunner().invoke(cleave_plan, [*path, "--help"], prog_name="cleave-plan")
     assert result.exit_code == 0
     assert "Examples:" in result.stdout
-    examples = [line.split() for line in result.stdout.splitlines() if line.startswith("  cleave-plan ")]
+    examples = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("cleave-plan ")]
     assert examples
     for words in examples:
         command = dict(EVERY)[tuple(words[1:3])] if tuple(words[1:3]) in dict(EVERY) else dict(EVERY)[(words[1],)]
@@ -50,6 +51,15 @@ def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Co
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{' '.join(path)} {parameter.opts}"
+
+
+def test_every_option_is_used_by_a_test() -> None:
+    """No option without a test beside this file that gives it."""
+    texts = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
+    for path, command in EVERY:
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert any(f'"{option}"' in texts for option in parameter.opts), f"{' '.join(path)} {parameter.opts}"
 
 
 @pytest.mark.parametrize(
