@@ -23,12 +23,14 @@ class Bindings:
     """Facts of the graph's inputs under the bindings.
 
     ``inputs`` are those that a caller has to feed, in the file's order; ``names`` the bound symbolic dimensions;
-    ``origins`` says for each open dimension which input and axis it stands at (first place).
+    ``origins`` says for each open dimension which input and axis it stands at (first place); ``defaults`` are the inputs
+    for which the file has a value that is used, although a caller could replace it.
     """
 
     inputs: Mapping[str, Fact]
     names: Mapping[str, int]
     origins: Mapping[str, tuple[str, int]]
+    defaults: tuple[str, ...]
 
 
 def bind_inputs(
@@ -59,7 +61,8 @@ def bind_inputs(
                 if isinstance(size, str):
                     origins.setdefault(size, (name, axis))
         inputs[name] = fact
-    return Bindings(inputs=inputs, names=names, origins=origins)
+    defaults = [value.name for value in graph.input if value.name not in declared] if ir_version >= FIRST_IR_WITH_DEFAULTS else []
+    return Bindings(inputs=inputs, names=names, origins=origins, defaults=tuple(defaults))
 
 
 def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:

@@ -12,36 +12,33 @@ from cleave_plan.onnx_io.external import is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, fact_of_value, is_small, tensor_to_array
 
 
-def tensor_fact(tensor: onnx.TensorProto, folder: Path | None = None) -> Fact:
+def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     """What a tensor's header says, and its values when it is small.
 
-    A small tensor that lies outside the file is read when ``folder`` (the model's) is given and the data is there.
-    Raises InputFileError when the header or the data of a small tensor is damaged.
+    A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the header or the data of a small tensor is damaged.
     """
-    where = f"tensor {tensor.name!r}"
+    where = f"{model}: tensor {tensor.name!r}"
     sizes = tuple(int(size) for size in tensor.dims)
     if any(size < 0 for size in sizes):
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
     if not is_small(tensor.data_type, sizes):
         return Fact(elem=tensor.data_type, shape=sizes)
     try:
-        value = _outside_value(tensor, sizes, folder) if is_external(tensor) else tensor_to_array(tensor)
+        value = _outside_value(tensor, sizes, model.parent) if is_external(tensor) else tensor_to_array(tensor)
     except ValueError as error:
         raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
     return Fact(elem=tensor.data_type, shape=sizes) if value is None else fact_of_value(value, tensor.data_type)
 
 
-def initialiser_facts(graph: onnx.GraphProto, folder: Path | None = None) -> dict[str, Fact]:
+def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:
     """Facts of a graph's initialisers; a sparse one has the shape of the tensor that it stands for."""
-    facts = {tensor.name: tensor_fact(tensor, folder) for tensor in graph.initializer}
+    facts = {tensor.name: tensor_fact(tensor, model) for tensor in graph.initializer}
     for sparse in graph.sparse_initializer:
         facts[sparse.values.name] = Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
     return facts
 
 
-def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Path | None) -> Value | None:
-    if folder is None:
-        return None
+def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Path) -> Value | None:
     data = locate(tensor, folder)
     if not data.present:
         return None
@@ -56,11 +53,11 @@ def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Pat
     return value
 
 
-def constant_fact(node: onnx.NodeProto) -> Fact:
+def constant_fact(node: onnx.NodeProto, model: Path) -> Fact:
     """The output of a Constant node, whichever of its attributes holds the value."""
     for attribute in node.attribute:
         if attribute.name == "value":
-            return tensor_fact(attribute.t)
+            return tensor_fact(attribute.t, model)
         if attribute.name == "value_int":
             return fact_of_value(np.array(attribute.i, dtype=np.int64), onnx.TensorProto.INT64)
         if attribute.name == "value_ints":

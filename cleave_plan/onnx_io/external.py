@@ -52,7 +52,7 @@ def locate(tensor: onnx.TensorProto, folder: Path, resolved: dict[str, Path] | N
     ``resolved`` keeps checked locations between calls for tensors of one model. Raises InputFileError when the location
     is missing or outside the folder, or offset or length are not numbers.
     """
-    where = f"tensor {tensor.name!r}"
+    where = f"tensor {tensor.name!r} of the model in {folder}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     path = None if resolved is None else resolved.get(location)

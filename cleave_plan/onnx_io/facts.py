@@ -28,6 +28,10 @@ LARGEST = 2**63 - 1
 """The largest size that ONNX can express."""
 
 
+class ShapeContradictionError(ValueError):
+    """A node cannot run on inputs of these shapes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """What is known of one tensor.

@@ -16,11 +16,11 @@ from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import unknown_shapes_error
 from cleave_plan.onnx_io.elements import dtype_of
-from cleave_plan.onnx_io.facts import UNKNOWN, Fact
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.notes import make_notes
-from cleave_plan.onnx_io.operators import Form, ShapeContradictionError, has_uncounted_matrix_work, rule_of
+from cleave_plan.onnx_io.operators import Form, has_uncounted_matrix_work, rule_of
 from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters
 from cleave_plan.onnx_io.reader import ModelFile, read_model
@@ -64,8 +64,8 @@ def load_model(
     file = read_model(Path(path))
     graph = file.model.graph
     bindings = bind_inputs(graph, int(file.model.ir_version), dims or {}, shapes or {})
-    facts: dict[str, Fact] = initialiser_facts(graph, file.path.parent) | dict(bindings.inputs)
-    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, where=str(file.path))
+    facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
+    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path)
     walk.run(graph, facts)
     return _Importer(file, bindings, facts, walk).build(dims or {}, shapes or {})
 
@@ -88,7 +88,7 @@ class _Importer:
         gemms = tuple(self._gemm(index, form) for index, form in self.forms.items())
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
-        parameters = find_parameters(self.graph, operands, self.file.path.parent)
+        parameters = find_parameters(self.graph, operands, self.bindings.inputs, self.file.path.parent)
         workload = Workload(
             name=self.file.path.stem,
             sha256=self.file.sha256,

@@ -11,7 +11,7 @@ from cleave_plan.workload.graph import ServerOperator
 
 def make_notes(operators: Iterable[ServerOperator], bindings: Bindings, walk: ShapeWalk) -> tuple[str, ...]:
     """All notes, most important first; empty when there is nothing to say."""
-    return (*_uncounted(operators), *_open_sizes(bindings), *_contradictions(walk))
+    return (*_uncounted(operators), *_open_sizes(bindings), *_defaults(bindings), *_contradictions(walk))
 
 
 def _uncounted(operators: Iterable[ServerOperator]) -> Iterable[str]:
@@ -30,6 +30,14 @@ def _open_sizes(bindings: Bindings) -> Iterable[str]:
     for size, (name, axis) in bindings.origins.items():
         label = f"axis {axis}" if size == f"{name}[{axis}]" else f"dimension {size!r} (axis {axis})"
         yield f"{label} of input {name!r} has no size; no GEMM depends on it, but bytes and memory that do are unknown"
+
+
+def _defaults(bindings: Bindings) -> Iterable[str]:
+    if bindings.defaults:
+        yield (
+            f"the file has default values for {len(bindings.defaults)} inputs (the first is {bindings.defaults[0]!r}); "
+            "they are used as constants, unless --shape names the input and it is fed"
+        )
 
 
 def _contradictions(walk: ShapeWalk) -> Iterable[str]:

@@ -15,14 +15,11 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import get_int, subgraphs
 from cleave_plan.onnx_io.convolution import Convolution
+from cleave_plan.onnx_io.facts import ShapeContradictionError
 from cleave_plan.onnx_io.matrix_work import domain_of, may_hold_matrix_work
 from cleave_plan.workload.gemm import ConvWindow, GemmShape
 
 Sizes = Sequence[tuple[int, ...] | None]
-
-
-class ShapeContradictionError(ValueError):
-    """The shapes of a node's inputs do not fit each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,7 @@ def _conv(node: onnx.NodeProto, sizes: Sizes) -> Form:
     x, w = _needed(sizes, 0), _needed(sizes, 1)
     if len(x) < 3 or len(w) != len(x):
         raise ShapeContradictionError(f"Conv needs input and weights of one rank above 2, these have {len(x)} and {len(w)} axes")
-    geometry = _geometry(node, len(x) - 2)
+    geometry = Convolution.of(node, len(x) - 2)
     images, channels, kernel = x[0], w[1], w[2:]
     if x[1] != channels * geometry.groups or w[0] % geometry.groups:
         raise ShapeContradictionError(
@@ -105,13 +102,6 @@ def _needed(sizes: Sizes, place: int) -> tuple[int, ...]:
     if found is None:
         raise ShapeContradictionError(f"operand {place} is absent")
     return found
-
-
-def _geometry(node: onnx.NodeProto, axes: int) -> Convolution:
-    try:
-        return Convolution.of(node, axes)
-    except ValueError as error:
-        raise ShapeContradictionError(str(error)) from None
 
 
 RULES: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Gemm"): _gemm, ("", "Conv"): _conv}

@@ -56,7 +56,7 @@ def sort_nodes(graph: onnx.GraphProto, where: str) -> None:
     """Sort the nodes of ``graph`` in place, subgraphs included.
 
     Of several Constants for one tensor the last is kept. Raises InputFileError when a tensor is defined
-    twice, is read but never defined, or depends on itself.
+    twice, is read or given out but never defined, or depends on itself.
     """
     _sort(graph, frozenset(), where)
 
@@ -65,6 +65,11 @@ def _sort(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
     sources = graph_sources(graph) | outer
     nodes = _without_repeats(list(graph.node))
     maker = _makers(nodes, graph_sources(graph), where)
+    for value in graph.output:
+        if value.name not in maker and value.name not in sources:
+            raise InputFileError(
+                f"nothing defines the output {value.name!r}", where=where, expected="an output that a node makes"
+            )
     order = _stable_order(nodes, maker, sources, where)
     if order != list(range(len(graph.node))):
         # A copy, because emptying the field would empty the nodes that are to go back into it.

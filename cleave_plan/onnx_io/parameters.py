@@ -40,12 +40,13 @@ def constant_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inp
     return names
 
 
-def find_parameters(graph: onnx.GraphProto, operands: Collection[str], folder: Path) -> Parameters:
+def find_parameters(graph: onnx.GraphProto, operands: Collection[str], fed: Collection[str], folder: Path) -> Parameters:
     """The weights of ``graph`` and of its subgraphs.
 
     Weights are the initialisers that some node reads, of a type that weights have and with at least one axis, and the
-    Constants among ``operands`` (tensors that GEMMs multiply by). Tied weights count once: one name, or names of one range of an
-    external file. Raises InputFileError when external data lies outside ``folder``.
+    Constants among ``operands`` (tensors that GEMMs multiply by). Tied weights count once: one name, or names of one range
+    of an external file. What the caller feeds (``fed``) is no weight, though the file may have a default for it. Raises
+    InputFileError when external data lies outside ``folder``.
     """
     sizes: dict[str, int] = {}
     elements = 0
@@ -56,7 +57,7 @@ def find_parameters(graph: onnx.GraphProto, operands: Collection[str], folder: P
         outside = locate(tensor, folder, resolved) if is_external(tensor) else None
         present = present and (outside is None or outside.present)
         dtype = dtype_of(tensor.data_type)
-        if not used or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
+        if not used or name in fed or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
             continue
         if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data):
             seen.add(outside)

@@ -15,9 +15,8 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import get_int, get_ints
 from cleave_plan.onnx_io.convolution import Convolution
-from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact
+from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.folding import partial_shape
-from cleave_plan.onnx_io.operators import ShapeContradictionError
 
 Facts = Sequence[Fact]
 ShapeRule = Callable[[onnx.NodeProto, Facts], list[Fact]]
@@ -51,6 +50,14 @@ def _dims_of(fact: Fact) -> tuple[Dim, ...] | None:
     if fact.sizes is not None and len(fact.sizes) == 1:
         return (None,) * fact.sizes[0]
     return None
+
+
+def _sizes_of(fact: Fact) -> tuple[Dim, ...] | None:
+    """Like :func:`_dims_of` where no entry has a special meaning."""
+    dims = _dims_of(fact)
+    if dims is not None and any(isinstance(size, int) and size < 0 for size in dims):
+        raise ShapeContradictionError(f"a size below 0 in the shape {list(dims)}")
+    return dims
 
 
 def _reshape(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
@@ -98,11 +105,11 @@ def _missing_size(whole: tuple[Dim, ...] | None, others: list[Dim]) -> Dim:
 
 def _constant_of_shape(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     elem = next((attribute.t.data_type for attribute in node.attribute if attribute.name == "value"), onnx.TensorProto.FLOAT)
-    return [Fact(elem=elem, shape=_dims_of(inputs[0]))]
+    return [Fact(elem=elem, shape=_sizes_of(inputs[0]))]
 
 
 def _expand(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
-    target = _dims_of(inputs[1])
+    target = _sizes_of(inputs[1])
     if target is None or inputs[0].shape is None:
         return [Fact(elem=inputs[0].elem)]
     return [Fact(elem=inputs[0].elem, shape=broadcast(inputs[0].shape, target))]
@@ -141,15 +148,8 @@ def conv_outputs(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     x, w = inputs[0].shape, inputs[1].shape
     if x is None or w is None or len(x) != len(w) or len(x) < 3:
         return [Fact(elem=inputs[0].elem, shape=None if x is None else (x[0], *([None] * (len(x) - 1))))]
-    geometry = _geometry(node, len(x) - 2)
+    geometry = Convolution.of(node, len(x) - 2)
     return [Fact(elem=inputs[0].elem, shape=(x[0], w[0], *geometry.output(x[2:], w[2:])))]
-
-
-def _geometry(node: onnx.NodeProto, axes: int) -> Convolution:
-    try:
-        return Convolution.of(node, axes)
-    except ValueError as error:
-        raise ShapeContradictionError(str(error)) from None
 
 
 def _conv_transpose(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
@@ -158,7 +158,7 @@ def _conv_transpose(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     if x is None or w is None or len(x) != len(w) or len(x) < 3:
         return [Fact(elem=inputs[0].elem)]
     axes = len(x) - 2
-    geometry = _geometry(node, axes)
+    geometry = Convolution.of(node, axes)
     extra = get_ints(node, "output_padding", (0,) * axes) or (0,) * axes
     asked = get_ints(node, "output_shape")
     spatial: list[Dim] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 
@@ -16,11 +17,10 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io import folding
 from cleave_plan.onnx_io.attributes import get_graph, subgraphs
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
-from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, Value, fact_of_type, fact_of_value, is_small
+from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
 from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
-from cleave_plan.onnx_io.operators import ShapeContradictionError
 from cleave_plan.onnx_io.order import captured, node_label
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
@@ -49,7 +49,7 @@ class ShapeWalk:
 
     opsets: dict[str, int]
     names: Mapping[str, int]
-    where: str
+    path: Path
     faults: dict[str, str] = field(default_factory=dict)
     conflicts: list[tuple[str, str, str, str]] = field(default_factory=list)
     _inference: NodeInference = field(init=False)
@@ -70,7 +70,7 @@ class ShapeWalk:
             if answer.fault and not self._depth:
                 if answer.certain:
                     raise InputFileError(
-                        f"{node_label(node)}: {answer.fault}", where=self.where, expected="shapes that fit the operator",
+                        f"{node_label(node)}: {answer.fault}", where=str(self.path), expected="shapes that fit the operator",
                         remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
                     )  # fmt: skip
                 self.faults[next((name for name in node.output if name), "")] = answer.fault
@@ -82,7 +82,7 @@ class ShapeWalk:
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
-            return Answer([constant_fact(node), *([UNKNOWN] * len(node.output))][: len(node.output)])
+            return Answer([constant_fact(node, self.path), *([UNKNOWN] * len(node.output))][: len(node.output)])
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
         if node.op_type == "If" and domain_of(node) == "":
             return Answer(self._branches(node, inputs, scope))
@@ -152,7 +152,7 @@ class ShapeWalk:
             if graph is None:
                 results.append([UNKNOWN] * len(node.output))
                 continue
-            inner: ChainMap[str, Fact] = ChainMap(initialiser_facts(graph), scope)
+            inner: ChainMap[str, Fact] = ChainMap(initialiser_facts(graph, self.path), scope)
             self.run(graph, inner)
             found = [inner.get(value.name, UNKNOWN) for value in graph.output]
             results.append((found + [UNKNOWN] * len(node.output))[: len(node.output)])
@@ -196,8 +196,10 @@ def inner_name(tensor: str, axis: int) -> str:
 def _agreement(facts: tuple[Fact, ...]) -> Fact:
     """What all of several possible facts have in common."""
     first = facts[0]
-    if all(fact == first for fact in facts[1:] if fact.value is None) and first.value is None:
+    if len(facts) == 1:
         return first
+    if any(fact.other is not None for fact in facts):
+        return first if all(fact.other == first.other for fact in facts) else UNKNOWN
     elem = first.elem if all(fact.elem == first.elem for fact in facts) else 0
     shapes = [fact.shape for fact in facts]
     ranks = {None if shape is None else len(shape) for shape in shapes}
