@@ -125,25 +125,25 @@ def _volume(assignment: Assignment) -> list[int]:
 
 
 def _device_table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
-    """Devices by their share of the multiply-adds that left the server."""
-    macs: Counter[int] = Counter()
-    tiles: Counter[int] = Counter()
+    """Who computes the GEMMs that are cut, by share of the multiply-adds; a server may take tiles beside the devices."""
+    macs: Counter[str] = Counter()
+    tiles: Counter[str] = Counter()
     for assignment in plan.assignments:
         copies = len(assignment.gemms)
+        owners = (*plan.device_names, f"{assignment.server} (server)")
         for device, volume in zip(assignment.tiles.device.tolist(), _volume(assignment), strict=True):
-            macs[device] += volume * copies
-            tiles[device] += copies
+            macs[owners[device]] += volume * copies
+            tiles[owners[device]] += copies
     everything = sum(macs.values())
-    columns = [Column("device", numeric=False), Column("tiles"), Column("of the devices' work"), Column("memory")]
+    columns = [Column("device", numeric=False), Column("tiles"), Column("of the work that is cut"), Column("memory")]
     rows = []
-    for device, work in macs.most_common(DEVICES_SHOWN):
-        name = plan.device_names[device]
+    for name, work in macs.most_common(DEVICES_SHOWN):
         memory = plan.predicted.device_memory_bytes.get(name)
-        rows.append([name, count(tiles[device]), percent(_share(work, everything)), "" if memory is None else _bytes(memory)])
-    if len(macs) > DEVICES_SHOWN:
-        others = macs.most_common()[DEVICES_SHOWN:]
+        rows.append([name, count(tiles[name]), percent(_share(work, everything)), "" if memory is None else _bytes(memory)])
+    others = macs.most_common()[DEVICES_SHOWN:]
+    if others:
         share = _share(sum(work for _, work in others), everything)
-        rows.append([f"{len(others)} others", count(sum(tiles[device] for device, _ in others)), percent(share), ""])
+        rows.append([f"{len(others)} others", count(sum(tiles[name] for name, _ in others)), percent(share), ""])
     return columns, rows or [["none", "0", percent(0.0), ""]]
 
 
@@ -162,7 +162,7 @@ def _making(plan: Plan) -> list[Fact]:
     ]
     for server, used in plan.predicted.server_memory_bytes.items():
         facts.append(Fact(f"server {server}", _bytes(used), "weights and live activations that it holds"))
-    facts += [Fact(name, value) for name, value in plan.settings.items()]
+    facts += [Fact(name, value or "nothing") for name, value in plan.settings.items()]
     return facts
 
 
