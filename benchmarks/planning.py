@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.cases import CASES, Case
@@ -47,7 +47,7 @@ class Measured:
     planning_s: float
     batch_s: float
     gap: float
-    rows: tuple[Row, ...] = field(default=())
+    rows: tuple[Row, ...]
 
 
 def measure(name: str, case: Case, workload: Workload, import_s: float, devices: int, without: frozenset[str]) -> Measured:
