@@ -117,7 +117,18 @@ def accumulator(dtype: DType) -> DType:
 
 
 def cut(product: Product, a: Array, b: Array, box: Box) -> Pieces:
-    """Views of the canonical operands ``a`` (``product.a_shape``) and ``b`` (``product.b_shape``) that the tile reads."""
+    """Views of the canonical operands ``a`` (``product.a_shape``) and ``b`` (``product.b_shape``) that the tile reads.
+
+    Raises ValueError when the operands have other shapes, the box leaves them (a slice would be cut short silently), or
+    it cuts the K of a convolution, for which no input region is defined.
+    """
+    batch, m, k, n = product.shape
+    if a.shape != product.a_shape or b.shape != product.b_shape:
+        raise ValueError(f"operands of shapes {a.shape} and {b.shape} instead of {product.a_shape} and {product.b_shape}")
+    if not all(0 <= start <= stop <= size for start, stop, size in zip(box[::2], box[1::2], (m, n, k, batch), strict=True)):
+        raise ValueError(f"{box} leaves the product of batch, M, K, N = {tuple(product.shape)}")
+    if product.window is not None and box.k_stop - box.k_start < k:
+        raise ValueError(f"{box} cuts the inner axis of a convolution")
     weights = b[box.batch, box.inner, box.columns]
     if product.window is None:
         return Pieces((a[box.batch, box.rows, box.inner],), weights)

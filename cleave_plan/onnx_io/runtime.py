@@ -40,7 +40,7 @@ class ServerRuntime:
     """
 
     def __init__(self, model: onnx.ModelProto, weights: Weights, *, choice: str = RuntimeChoice.AUTO, where: str = "") -> None:
-        self._backends = _backends(model, weights, RuntimeChoice(choice))
+        self._backends = _backends(model, weights, choice)
         self._weights = weights
         self._where = where
         self._prepared: dict[tuple[Segment, Signature], Prepared] = {}
@@ -120,12 +120,14 @@ def onnxruntime_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def _backends(model: onnx.ModelProto, weights: Weights, choice: RuntimeChoice) -> list[Backend]:
-    if choice is RuntimeChoice.REFERENCE:
+def _backends(model: onnx.ModelProto, weights: Weights, choice: str) -> list[Backend]:
+    if choice not in list(RuntimeChoice):
+        raise UsageError(f"there is no runtime {choice!r}", expected=f"one of {', '.join(RuntimeChoice)}")
+    if choice == RuntimeChoice.REFERENCE:
         return [Reference(model, weights)]
     if onnxruntime_installed():
         return [Onnxruntime(model, weights), Reference(model, weights)]
-    if choice is RuntimeChoice.ONNXRUNTIME:
+    if choice == RuntimeChoice.ONNXRUNTIME:
         raise UsageError(
             "onnxruntime is asked for and not installed", remedy="install it with `pip install 'cleave-plan[ort]'`, or let "
             "onnx.reference run the server's nodes",

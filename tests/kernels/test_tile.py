@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_strategies import exact_tilings, gemm_of, product_of, windows
 
 from cleave_plan.cost.efficiency import device_columns
 from cleave_plan.cost.tile import Tiles, price
@@ -14,7 +15,6 @@ from cleave_plan.fleet.device import Device
 from cleave_plan.kernels.arrays import numpy_dtype
 from cleave_plan.kernels.tile import Box, Product, accumulator, cut, multiply
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
-from tests.kernels.strategies import exact_tilings, gemm_of, product_of, windows
 
 DEVICE = Device(
     name="d", flop_per_s={"any": 1e9}, downlink_bytes_per_s=1e6, uplink_bytes_per_s=1e6, latency_s=0.0, memory_bytes=1e9
@@ -149,3 +149,23 @@ def test_whole_image_in_the_middle_travels_entire() -> None:
     assert [piece.shape for piece in cut(Product.of(gemm), a, b, box).a] == [(1, 1, 1), (1, 1, 4), (1, 1, 1)]
     assert sent_bytes(gemm, a, b, box) == priced_bytes(gemm, box)
     assert multiply(Product.of(gemm), cut(Product.of(gemm), a, b, box), box).ravel().tolist() == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [(Box(0, 3, 0, 2, 0, 2, 0, 1), "leaves the product"), (Box(-1, 1, 0, 2, 0, 2, 0, 1), "leaves"), (Box(0, 2, 2, 0, 0, 2, 0, 1), "leaves")],
+)  # fmt: skip
+def test_boxes_outside_are_refused(box: Box, message: str) -> None:
+    """A slice would cut them short and give a wrong result."""
+    product = product_of(GemmShape(1, 2, 2, 2))
+    with pytest.raises(ValueError, match=message):
+        cut(product, np.zeros((1, 2, 2), np.float32), np.zeros((1, 2, 2), np.float32), box)
+
+
+def test_a_cut_inner_axis_of_a_convolution_is_refused() -> None:
+    """No input region is defined for it."""
+    window = ConvWindow(images=1, channels=2, input=(4,), output=(4,), kernel=(1,), strides=(1,), dilations=(1,), pads=(0,))
+    product = product_of(GemmShape(1, 4, 2, 1), window=window)
+    a, b = np.zeros(product.a_shape, np.float32), np.zeros(product.b_shape, np.float32)
+    with pytest.raises(ValueError, match="cuts the inner axis"):
+        cut(product, a, b, Box(0, 4, 0, 1, 0, 1, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -70,11 +71,11 @@ def rows(gemm: Gemm, *parts: int) -> list[tuple[int, Box]]:
     """Row tiles of the given heights, one device each."""
     ends = [sum(parts[:place]) for place in range(len(parts) + 1)]
     batch, _, k, n = gemm.shape
-    return [(d, Box(a, b, 0, n, 0, k, 0, batch)) for d, (a, b) in enumerate(zip(ends, ends[1:], strict=False))]
+    return [(d, Box(a, b, 0, n, 0, k, 0, batch)) for d, (a, b) in enumerate(itertools.pairwise(ends))]
 
 
 def columns(gemm: Gemm, *parts: int) -> list[tuple[int, Box]]:
     """Column tiles of the given widths, one device each."""
     ends = [sum(parts[:place]) for place in range(len(parts) + 1)]
     batch, m, k, _ = gemm.shape
-    return [(d, Box(0, m, a, b, 0, k, 0, batch)) for d, (a, b) in enumerate(zip(ends, ends[1:], strict=False))]
+    return [(d, Box(0, m, a, b, 0, k, 0, batch)) for d, (a, b) in enumerate(itertools.pairwise(ends))]
