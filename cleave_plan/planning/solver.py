@@ -8,9 +8,13 @@ HiGHS's own (CBC gives none), and an answer is called optimal only when its gap 
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import pulp
 
@@ -51,7 +55,8 @@ def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | No
     model, variables = _translate(program)
     name, engine = _engine(solver, gap, time_limit_s)
     built = time.perf_counter()
-    model.solve(engine)
+    with _quiet_stdout():
+        model.solve(engine)
     solved = time.perf_counter()
     times = {"build_s": built - started, "solve_s": solved - built}
     if model.sol_status in (pulp.LpSolutionInfeasible, pulp.LpSolutionUnbounded, pulp.LpSolutionNoSolutionFound):
@@ -85,6 +90,26 @@ def _engine(solver: str | None, gap: float, time_limit_s: float) -> tuple[str, p
     if name == "HiGHS":
         return name, pulp.HiGHS(msg=False, gapRel=gap, timeLimit=time_limit_s, threads=1)
     return name, pulp.PULP_CBC_CMD(msg=False, gapRel=gap, timeLimit=time_limit_s, threads=1)
+
+
+@contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Nothing that a solver prints reaches stdout, which belongs to our caller (``--json``).
+
+    Some versions of HiGHS print a banner when they are constructed, before they can be told not to, and below Python.
+    """
+    try:
+        kept = os.dup(1)
+    except OSError:  # no stdout at all
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _translate(program: Program) -> tuple[pulp.LpProblem, dict[str, pulp.LpVariable]]:
