@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,7 +154,12 @@ CASES = [
     Case("a folder to write to", lambda f, t: ["fleet", "generate", "--devices", "3", "-o", t], 2, ("directory",)),
     Case("no such plan", lambda f, t: checking(f, t / "none.json"), 4, ("none.json",)),
     Case("a plan cut short", lambda f, t: checking(f, written(t, "p.json", f.plan.read_bytes()[:-50])), 4, ("p.json", "JSON")),
-    Case("a plan for another model", lambda f, t: checking(f, f.plan, model=f.other_model), 1, ("another model", "mlp")),
+    Case(
+        "a plan for another model",
+        lambda f, t: checking(f, f.plan, model=f.other_model),
+        1,
+        ("made for model 'mlp'", "plan again"),
+    ),
     Case(
         "a plan for another fleet",
         lambda f, t: checking(f, f.plan, fleet=written(t, "f.yaml", fleet_with("2 GFLOP/s", "3 GFLOP/s").encode())),
@@ -200,15 +206,38 @@ def test_bad_input(case: Case, files: Files, tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
-def test_a_gemm_that_fits_nowhere(files: Files, tmp_path: Path) -> None:
-    """Exit 3, and with --json the required and the available bytes of every device and server."""
-    small = tmp_path / "small.yaml"
-    small.write_text(FLEET.replace("2 GB", "20 kB").replace("1 GB", "20 kB").replace("512 MB", "20 kB").replace("8 GB", "500 kB"))
-    call: Arguments = ["plan", files.model, "--dim", "batch=64", "--fleet", small, "-o", tmp_path / "plan.json"]
-    result = cleave(*call)
+def small_fleet(folder: Path, server: str) -> Path:
+    """The good fleet with devices of 20 kB, and this much memory on the server."""
+    path = folder / "small.yaml"
+    path.write_text(re.sub(r"(?<= memory: )[0-9]+ .?B(?=})", "20 kB", FLEET).replace("8 GB", server))
+    return path
+
+
+def infeasible(*arguments: str | Path) -> dict[str, Any]:
+    """The facts of a plan that cannot be, from the JSON of the command."""
+    result = cleave(*arguments, "--json")
     assert result.exit_code == 3
-    assert not (tmp_path / "plan.json").exists()
-    document = json.loads(cleave(*call, "--json").stdout)
-    facts = document["error"]["facts"]
+    assert "required" in result.stderr
+    facts = json.loads(result.stdout)["error"]["facts"]
+    assert facts["unit"] == "byte"
     assert facts["required"] > 0
-    assert {"laptop", "phone", "board"} <= set(facts["available"])
+    return dict(facts)
+
+
+def test_a_gemm_that_fits_no_device(files: Files, tmp_path: Path) -> None:
+    """Exit 3 when no GEMM may stay on the server and no device holds a row and a column: required and available, per device."""
+    plan = tmp_path / "plan.json"
+    fleet = small_fleet(tmp_path, "8 GB")
+    facts = infeasible("plan", files.model, "--dim", "batch=64", "--fleet", fleet, "--without", "server", "-o", plan)
+    assert set(facts["available"]) == {"laptop", "phone", "board"}
+    assert max(facts["available"].values()) < facts["required"]
+    assert not plan.exists()
+
+
+def test_a_model_that_fits_no_server(files: Files, tmp_path: Path) -> None:
+    """Exit 3 when the server cannot hold the weights: what is required, what each server and device has."""
+    plan = tmp_path / "plan.json"
+    facts = infeasible("plan", files.model, "--dim", "batch=64", "--fleet", small_fleet(tmp_path, "500 kB"), "-o", plan)
+    assert facts["available"] == {"home": 500e3}
+    assert facts["available_on_devices"] == {"laptop": 20e3, "phone": 20e3, "board": 20e3}
+    assert not plan.exists()

@@ -114,7 +114,7 @@ def test_plan_options(files: Files, tmp_path: Path) -> None:
         text(cleave("plan", files.model, *options, "--servers", servers, "--output", plan))
         made = load_plan(plan)
         assert made.server_names == names
-        assert made.dims == {"batch": 16}
+        assert made.shapes == {"x": (16, 256)}
         assert all(len(assignment.tiles) for assignment in made.assignments)
         document(cleave("check", plan, "--model", files.model, "--fleet", fleet, "--json"))
 

@@ -1,0 +1,93 @@
+"""What only a process of its own can show: clean stdout, a killed worker, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Files
+
+LIMIT_S = 60
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds worker processes through /proc")
+
+
+@contextmanager
+def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own; ended when the block is left."""
+    command = [sys.executable, "-m", "cleave_plan.cli.main", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the workers, once there are any."""
+    place = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    limit = time.monotonic() + LIMIT_S
+    while process.poll() is None and time.monotonic() < limit:
+        found = [int(word) for word in place.read_text().split()]
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"no worker was started: {process.communicate()}")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "check", "run"])
+def test_json_is_all_there_is_on_stdout(command: str, files: Files, tmp_path: Path) -> None:
+    """Nothing that a library prints below Python gets into the document, and nothing at all onto stderr."""
+    arguments: dict[str, list[str | Path]] = {
+        "inspect": [files.model, "--dim", "batch=64"],
+        "plan": [files.model, "--dim", "batch=64", "--fleet", files.fleet, "-o", tmp_path / "plan.json"],
+        "check": [files.plan, "--model", files.model, "--fleet", files.fleet],
+        "run": [files.plan, "--model", files.model, "--workers", "1", "--verify"],
+    }
+    with started(command, *arguments[command], "--json") as process:
+        out, complaints = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, complaints) == (0, "")
+    assert json.loads(out)
+
+
+@needs_proc
+def test_a_killed_worker_ends_the_run_with_a_sentence(files: Files, tmp_path: Path) -> None:
+    """Exit 5, the worker and its devices named, no outputs and no other worker left."""
+    out = tmp_path / "y.npz"
+    with started("run", files.plan, "--model", files.model, "--workers", "2", "--outputs", out) as process:
+        workers = children(process)
+        os.kill(workers[0], signal.SIGKILL)
+        _, complaints = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 5
+    assert len(complaints.splitlines()) == 1
+    assert "worker" in complaints
+    assert not out.exists()
+    assert not any(is_alive(worker) for worker in workers)
+
+
+@needs_proc
+def test_ctrl_c_ends_the_workers(files: Files) -> None:
+    """Exit 130 and no process left behind."""
+    with started("run", files.plan, "--model", files.model, "--workers", "2") as process:
+        workers = children(process)
+        process.send_signal(signal.SIGINT)
+        out, complaints = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert (out, complaints) == ("", "cleave-plan: error: interrupted\n")
+    assert not any(is_alive(worker) for worker in workers)
