@@ -73,7 +73,8 @@ def _box_around(assignment: Assignment) -> GemmShape:
 def _totals(plan: Plan) -> Iterator[Finding]:
     """Sums over the levels and over the tiles, beside what the plan says of itself."""
     p = plan.predicted
-    used = {int(device) for assignment in plan.assignments for device in assignment.tiles.device}
+    used = {device for assignment in plan.assignments for device in assignment.tiles.device.tolist()}
+    used.discard(len(plan.device_names))  # the server's own tiles
     sums = {
         "levels_s": math.fsum(level.executed_s * level.count for level in p.levels),
         "ideal_levels_s": math.fsum(level.ideal_s * level.count for level in p.levels),

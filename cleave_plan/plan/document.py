@@ -71,7 +71,8 @@ class ReferenceDocument(_Document):
 
 
 class AssignmentDocument(_Document):
-    """One decision, shared by identical GEMMs: the same boxes on the same devices. The nine columns have equal length."""
+    """One decision, shared by identical GEMMs: the same boxes on the same devices (or kept by the server). The nine columns
+    have equal length."""
 
     class_name: Annotated[str, _text("Name of the class of identical GEMMs, for people.")]
     mode: Annotated[
@@ -82,7 +83,9 @@ class AssignmentDocument(_Document):
         ),
     ]
     gemms: Annotated[tuple[Name, ...], Meta(description="Names of the GEMMs that follow this decision.", min_length=1)]
-    server: Annotated[str, _text("Name of the server that holds the weights and adds the results; the first of 'servers'.")]
+    server: Annotated[
+        str, _text("Name of the server that holds the weights, adds results and computes its own tiles; first of 'servers'.")
+    ]
     servers: Annotated[
         tuple[Name, ...], Meta(description="All servers that hold a stripe of the weights, by name.", min_length=1)
     ]
@@ -90,7 +93,13 @@ class AssignmentDocument(_Document):
         tuple[Share, ...],
         Meta(description="Share of weights and traffic of each of 'servers'; the shares sum to 1.", min_length=1),
     ]
-    device: Annotated[tuple[Index, ...], _of("Column: the device of each tile, as a place (from 0) in 'device_names'.")]
+    device: Annotated[
+        tuple[Index, ...],
+        _of(
+            "Column: the device of each tile, as a place (from 0) in 'device_names'; one past the last place for a tile that "
+            "'server' computes itself."
+        ),
+    ]
     m_start: Annotated[tuple[Index, ...], _starts("M (rows of the result)")]
     m_stop: Annotated[tuple[Stop, ...], _stops("M")]
     n_start: Annotated[tuple[Index, ...], _starts("N (columns of the result)")]
@@ -125,7 +134,7 @@ class PredictedDocument(_Document):
         float, Meta(description="1 - bound_s / ideal_levels_s (0 without levels).", le=1.0, extra_json_schema={"x-unit": "1"})
     ]
     levels: Annotated[tuple[LevelDocument, ...], _of("The levels; their counts sum to the number of levels.")]
-    devices_used: Annotated[int, _count("Devices that compute at least one tile.", "device")]
+    devices_used: Annotated[int, _count("Devices that compute at least one tile; the server is none of them.", "device")]
     devices_total: Annotated[int, _count("Devices of the fleet.", "device", least=1)]
     one_device_s: Annotated[
         Annotated[float, _amount("Time of the best single device.", "second")] | None,
@@ -136,7 +145,7 @@ class PredictedDocument(_Document):
         Annotated[float, _amount("Time of the server alone.", "second")] | None,
         _of("Time of one batch with every GEMM on the server; null when it was not allowed or does not fit."),
     ]
-    downlink_bytes: Annotated[float, _amount("Bytes sent to devices in one batch.", "byte")]
+    downlink_bytes: Annotated[float, _amount("Bytes sent to devices in one batch (not: tiles that a server keeps).", "byte")]
     uplink_bytes: Annotated[float, _amount("Bytes received from devices in one batch.", "byte")]
     server_memory_bytes: Annotated[dict[str, Bytes], _of("Memory needed on each server, by name.")]
     device_memory_bytes: Annotated[dict[str, Bytes], _of("Most memory needed at one time on each device that is used, by name.")]
@@ -172,7 +181,11 @@ class PlanDocument(_Document):
     shapes: Annotated[dict[str, tuple[Size, ...]], _of("Input shapes as they were bound, by input name.")]
     settings: Annotated[dict[str, str], _of("The planner's options in words, by option name.")]
     device_names: Annotated[
-        tuple[Name, ...], Meta(description="Devices of the fleet in its order; 'device' columns index this list.", min_length=1)
+        tuple[Name, ...],
+        Meta(
+            description="Devices of the fleet in its order; 'device' columns index this list (its length: the server).",
+            min_length=1,
+        ),
     ]
     server_names: Annotated[
         tuple[Name, ...], Meta(description="Servers of the fleet in its order; the first runs the operators.", min_length=1)

@@ -4,13 +4,15 @@ The time of a level is the largest of (planning.md section 1):
 
     per device   the sum of the times of its tiles, of all GEMMs of the level
     per server   bytes it sends / egress, bytes it receives / ingress,
-                 seconds of the GEMMs that it computes itself
+                 seconds of the GEMMs and of the tiles that it computes itself
                  + 12 bytes * partial sums it receives / memory bandwidth   (K is cut)
 
 A GEMM whose weights lie on the servers j with shares w_j loads server j with w_j of the bytes to and from devices.
 Activations live on the first server F: a server j other than F receives w_j of the bytes of each operand that is an
 activation (egress of F, ingress of j) and returns w_j of the result (egress of j, ingress of F). A GEMM computed on
-server s takes max(flop / F_s, (a + b + out bytes) / memory bandwidth) there, with the same moves for w_s = 1.
+server s takes max(flop / F_s, (a + b + out bytes) / memory bandwidth) there, with the same moves for w_s = 1. So does
+each tile that a GEMM's first server keeps for itself (its device is one past the last), with its own pieces of a, b and
+out; such a tile crosses no link between server and devices, and leaves the moves of whole activations as they are.
 
 Nothing here comes from the planner; tiles are priced by :mod:`cleave_plan.plan.repricing`.
 """
@@ -64,7 +66,7 @@ class Figures:
 
 @dataclass(slots=True, kw_only=True)
 class _Load:
-    """What a level asks of the servers: bytes, seconds of own GEMMs, partial sums received; by server name."""
+    """What a level asks of the servers: bytes, seconds of own GEMMs and tiles, partial sums received; by server name."""
 
     egress: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     ingress: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -75,7 +77,8 @@ class _Load:
 class Recount:
     """Recomputes the figures of ``assignments``; each pair of assignment and class is priced once, and each kind of level.
 
-    ``servers`` are those of the plan, the first one being F; tiles index ``devices``. Every GEMM of ``workload`` must be in
+    ``servers`` are those of the plan, the first one being F; tiles index ``devices`` (one past the last: the
+    assignment's server). Every GEMM of ``workload`` must be in
     exactly one assignment and every index and name valid (:func:`cleave_plan.plan.verify.verify` checks that before).
     """
 
@@ -96,7 +99,8 @@ class Recount:
         """The price of ``gemm`` under its assignment (all zeros in server mode)."""
         key = self._kind(gemm)
         if key not in self._prices:
-            self._prices[key] = price_gemm(gemm, self._assignment(gemm).tiles, self._devices)
+            assignment = self._assignment(gemm)
+            self._prices[key] = price_gemm(gemm, assignment.tiles, self._devices, self._servers[assignment.server])
         return self._prices[key]
 
     def figures(self) -> Figures:
@@ -159,6 +163,7 @@ class Recount:
                 load.ingress[name] += share * moved_in
                 load.egress[name] += share * gemm.out_bytes
                 load.ingress[self._first] += share * gemm.out_bytes
+        load.gemm_s[assignment.server] += price.server_s
         if assignment.mode is Mode.SERVER:
             server = self._servers[assignment.server]
             touched = gemm.a_bytes + gemm.b_bytes + gemm.out_bytes

@@ -40,8 +40,9 @@ class SolverStatus(StrEnum):
 class Assignment:
     """One decision: ``gemms`` (names) are cut by ``tiles`` (empty in server mode).
 
-    ``server`` holds the weights and adds the results; where the weights are striped, ``servers`` is the whole set
-    (``server`` first), each with its share of the traffic in ``shares`` (sums to 1).
+    ``tiles.device`` holds places in the plan's ``device_names``; ``len(device_names)`` stands for ``server``, which then
+    computes that tile itself beside the devices. ``server`` holds the weights and adds the results; where the weights are
+    striped, ``servers`` is the whole set (``server`` first), each with its share of the traffic in ``shares`` (sums to 1).
     """
 
     class_name: str
@@ -71,7 +72,10 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the plan is predicted to take, in seconds, and its certificate."""
+    """What the plan is predicted to take, in seconds, and its certificate.
+
+    Devices and bytes to and from them leave out the tiles that servers compute themselves.
+    """
 
     batch_s: float
     levels_s: float

@@ -93,11 +93,11 @@ def _check_columns(assignment: AssignmentDocument, devices: int, where: str, pat
         entries = len(getattr(assignment, name))
         if entries != length:
             raise fault(where, f"{path}.{name}", f"a column of {entries} entries", f"{length} entries, as device has")
-    beyond = np.flatnonzero(ints(assignment.device) >= devices)
+    beyond = np.flatnonzero(ints(assignment.device) > devices)
     if beyond.size:
         place = int(beyond[0])
-        found, expected = f"device index {assignment.device[place]}", f"an index into device_names, below {devices}"
-        raise fault(where, f"{path}.device[{place}]", found, expected)
+        expected = f"an index into device_names, below {devices}, or {devices} for a tile that 'server' computes itself"
+        raise fault(where, f"{path}.device[{place}]", f"device index {assignment.device[place]}", expected)
     for axis in ("m", "n", "k", "batch"):
         starts, stops = getattr(assignment, f"{axis}_start"), getattr(assignment, f"{axis}_stop")
         empty = np.flatnonzero(ints(stops) <= ints(starts))

@@ -16,11 +16,24 @@ from itertools import pairwise
 import numpy as np
 
 from cleave_plan.cost.tile import Floats, Tiles
-from cleave_plan.fleet.device import Device
+from cleave_plan.fleet.device import Device, Server
 from cleave_plan.workload.gemm import ConvWindow, Gemm
 
 STREAM_SHARE = 0.1
 """Share of a device's memory for stream buffers (planning.md section 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileWork:
+    """One tile wherever it is computed: bytes of A, of B and of accumulators for one batch item; for all of them, bytes of
+    the result and FLOP. ``partial_sums``: elements of the result where K is cut, else 0."""
+
+    a_item: float
+    b_item: float
+    c_item: float
+    up_bytes: float
+    flop: int
+    partial_sums: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,8 @@ class GemmPrice:
 
     ``ideal_s`` and ``executed_s``: seconds of each device's tiles, one after the other; ``memory_bytes``: the most that
     one of its tiles needs (0 for a device without tiles). ``buffer_bytes``: one row and one column of whole depth, what
-    the stream buffers of every device that takes part must hold.
+    the stream buffers of every device that takes part must hold. Tiles that the server computes itself are in
+    ``server_s`` and nowhere else: they cross no link, and their partial sums are not received from anyone.
     """
 
     ideal_s: Floats
@@ -54,21 +68,26 @@ class GemmPrice:
     up_bytes: float
     partial_sums: int
     buffer_bytes: float
+    server_s: float
 
 
-def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device]) -> GemmPrice:
-    """Price ``tiles`` of ``gemm``; ``tiles.device`` indexes ``devices``.
+def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device], server: Server) -> GemmPrice:
+    """Price ``tiles`` of ``gemm``; ``tiles.device`` indexes ``devices``, one past the last of them is ``server``.
 
-    Raises MissingFigureError when a device has no FLOP/s figure for the GEMM's dtype.
+    Raises MissingFigureError when a device, or the server where it has a tile, lacks a FLOP/s figure for the GEMM's dtype.
     """
     ideal, executed, memory = (np.zeros(len(devices)) for _ in range(3))
     down: list[float] = []
     up: list[float] = []
+    own_s: list[float] = []
     partial_sums = 0
     columns = (tiles.m_start, tiles.m_stop, tiles.n_start, tiles.n_stop, tiles.k_start, tiles.k_stop)
     items = (tiles.batch_stop - tiles.batch_start).tolist()
     boxes = zip(*(column.tolist() for column in columns), strict=True)
     for place, box, batch in zip(tiles.device.tolist(), boxes, items, strict=True):
+        if place == len(devices):
+            own_s.append(server_tile_s(gemm, box, batch, server))
+            continue
         price = price_tile(gemm, box, batch, devices[place])
         ideal[place] += price.ideal_s
         executed[place] += price.executed_s
@@ -79,40 +98,53 @@ def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device]) -> GemmPrice
     return GemmPrice(
         ideal_s=ideal, executed_s=executed, memory_bytes=memory,
         down_bytes=math.fsum(down), up_bytes=math.fsum(up), partial_sums=partial_sums,
-        buffer_bytes=gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8,
+        buffer_bytes=gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8, server_s=math.fsum(own_s),
     )  # fmt: skip
 
 
 def price_tile(gemm: Gemm, box: tuple[int, ...], batch: int, device: Device) -> TilePrice:
-    """Price one tile ``box`` = (m_start, m_stop, n_start, n_stop, k_start, k_stop) of ``batch`` batch items."""
+    """Price one tile ``box`` of ``batch`` batch items on ``device``; the box is as in :func:`tile_work`."""
+    work = tile_work(gemm, box, batch)
+    a_s = batch * work.a_item / device.downlink_bytes_per_s
+    b_s = batch * work.b_item / device.downlink_bytes_per_s
+    up_s = work.up_bytes / device.uplink_bytes_per_s
+    flop_s = work.flop / (device.rate(gemm.a.dtype) * _fraction(device, work.flop))
+
+    room = (1 - STREAM_SHARE) * device.memory_bytes
+    kept = [
+        (work.a_item, a_s + max(b_s, flop_s, up_s)),
+        (work.b_item, b_s + max(a_s, flop_s, up_s)),
+        (work.c_item, max(a_s + b_s, flop_s) + up_s),
+    ]
+    return TilePrice(
+        down_bytes=batch * (work.a_item + work.b_item), up_bytes=work.up_bytes, partial_sums=work.partial_sums,
+        memory_bytes=STREAM_SHARE * device.memory_bytes + min(work.a_item, work.b_item, work.c_item),
+        ideal_s=device.latency_s + max(a_s + b_s, flop_s, up_s),
+        executed_s=device.latency_s + min((seconds for size, seconds in kept if size <= room), default=math.inf),
+    )  # fmt: skip
+
+
+def server_tile_s(gemm: Gemm, box: tuple[int, ...], batch: int, server: Server) -> float:
+    """Seconds that ``server`` takes for a tile of its own: its arithmetic, or its pieces of A, B and C through its memory."""
+    work = tile_work(gemm, box, batch)
+    touched = batch * work.a_item + batch * work.b_item + work.up_bytes
+    return max(work.flop / server.rate(gemm.a.dtype), touched / server.memory_bandwidth_bytes_per_s)
+
+
+def tile_work(gemm: Gemm, box: tuple[int, ...], batch: int) -> TileWork:
+    """The work of ``batch`` batch items of ``box`` = (m_start, m_stop, n_start, n_stop, k_start, k_stop)."""
     m_start, m_stop, n_start, n_stop, k_start, k_stop = box
     rows, columns, depth = m_stop - m_start, n_stop - n_start, k_stop - k_start
     cut_inside = depth < gemm.shape.k
     sum_size = gemm.a.dtype.accumulator_bits / 8
-    a_item = _a_elements(gemm, m_start, m_stop, depth) * gemm.a.dtype.bits / 8
-    b_item = depth * columns * gemm.b.dtype.bits / 8
-    c_item = rows * columns * sum_size
-    up_bytes = batch * rows * columns * (sum_size if cut_inside else gemm.out_dtype.bits / 8)
-    flop = 2 * batch * rows * columns * depth
-
-    a_s = batch * a_item / device.downlink_bytes_per_s
-    b_s = batch * b_item / device.downlink_bytes_per_s
-    up_s = up_bytes / device.uplink_bytes_per_s
-    flop_s = flop / (device.rate(gemm.a.dtype) * _fraction(device, flop))
-
-    room = (1 - STREAM_SHARE) * device.memory_bytes
-    kept = [
-        (a_item, a_s + max(b_s, flop_s, up_s)),
-        (b_item, b_s + max(a_s, flop_s, up_s)),
-        (c_item, max(a_s + b_s, flop_s) + up_s),
-    ]
-    return TilePrice(
-        down_bytes=batch * (a_item + b_item), up_bytes=up_bytes,
+    return TileWork(
+        a_item=_a_elements(gemm, m_start, m_stop, depth) * gemm.a.dtype.bits / 8,
+        b_item=depth * columns * gemm.b.dtype.bits / 8,
+        c_item=rows * columns * sum_size,
+        up_bytes=batch * rows * columns * (sum_size if cut_inside else gemm.out_dtype.bits / 8),
+        flop=2 * batch * rows * columns * depth,
         partial_sums=batch * rows * columns if cut_inside else 0,
-        memory_bytes=STREAM_SHARE * device.memory_bytes + min(a_item, b_item, c_item),
-        ideal_s=device.latency_s + max(a_s + b_s, flop_s, up_s),
-        executed_s=device.latency_s + min((seconds for size, seconds in kept if size <= room), default=math.inf),
-    )  # fmt: skip
+    )
 
 
 def _fraction(device: Device, flop: int) -> float:

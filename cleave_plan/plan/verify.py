@@ -5,7 +5,8 @@ Proved, in this order, each fault a :class:`~cleave_plan.plan.finding.Finding` w
 
 1. hashes, dimensions, shapes and names are those of the model and the fleet;
 2. every GEMM of the model is in exactly one assignment, and no other;
-3. the tiles of each assignment cover batch x M x N x K exactly (:mod:`cleave_plan.plan.cover`);
+3. the tiles of each assignment, the server's own among them, cover batch x M x N x K exactly
+   (:mod:`cleave_plan.plan.cover`);
 4. every tile fits its device, every server holds what is placed on it;
 5. every figure of ``predicted`` is what :mod:`cleave_plan.plan.objective` makes of the tiles, to 1e-9 relative, and the
    bound does not exceed the plan's own time.
@@ -90,14 +91,14 @@ def _servers(assignment: Assignment, known: Sequence[str], where: str) -> Iterat
 
 
 def _boxes(tiles: Tiles, devices: int, where: str) -> Iterator[Finding]:
-    """Tiles that are no boxes at all, or on no device."""
+    """Tiles that are no boxes at all, or neither on a device nor on the server (one past the last device)."""
     if len({len(tiles.column(name)) for name in COLUMNS}) > 1:
         yield Finding(code=Code.TILE, where=where, sentence="the columns have different lengths")
         return
-    bad = (tiles.device < 0) | (tiles.device >= devices)
+    bad = (tiles.device < 0) | (tiles.device > devices)
     if bad.any():
         place = int(np.flatnonzero(bad)[0])
-        sentence = f"tile {place} is on device {int(tiles.device[place])}, there are {devices}"
+        sentence = f"tile {place} is on device {int(tiles.device[place])}, there are {devices} (and {devices} means the server)"
         yield Finding(code=Code.TILE, where=f"{where}.device[{place}]", sentence=sentence)
     for axis in ("m", "n", "k", "batch"):
         empty = np.flatnonzero(tiles.column(f"{axis}_stop") <= tiles.column(f"{axis}_start"))
@@ -112,7 +113,7 @@ def _covers(plan: Plan, gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
         where, tiles = f"$.assignments[{place}]", assignment.tiles
         if assignment.mode is Mode.SERVER:
             if len(tiles):
-                yield Finding(code=Code.MODE, where=where, sentence="mode is 'server', but devices have tiles")
+                yield Finding(code=Code.MODE, where=where, sentence="mode is 'server', but there are tiles")
             continue
         by_shape = {gemms[name].shape: name for name in reversed(assignment.gemms)}
         for shape, name in by_shape.items():

@@ -83,12 +83,12 @@ def workload_of(gemms: Sequence[Gemm], **changes: Any) -> Workload:
     return Workload(**(parts | changes))
 
 
-def assigned(gemms: Sequence[str], rows: Sequence[tuple[int, ...]], **changes: Any) -> Assignment:
-    """``rows`` as in Tiles.of: (device, m_start, m_stop, n_start, n_stop, k_start, k_stop, batch_start, batch_stop)."""
+def assigned(gemms: Sequence[str], tiles: Tiles | Sequence[tuple[int, ...]], **changes: Any) -> Assignment:
+    """Tiles, or rows as in Tiles.of: (device, m_start, m_stop, n_start, n_stop, k_start, k_stop, batch_start, batch_stop)."""
     parts: dict[str, Any] = {
         "class_name": "class of " + gemms[0], "mode": Mode.TWO_DIMENSIONAL, "server": "s0", "servers": ("s0",), "shares": (1.0,),
     }  # fmt: skip
-    return Assignment(gemms=tuple(gemms), tiles=Tiles.of(rows), **(parts | changes))
+    return Assignment(gemms=tuple(gemms), tiles=tiles if isinstance(tiles, Tiles) else Tiles.of(tiles), **(parts | changes))
 
 
 def plan_of(workload: Workload, fleet: Fleet, assignments: Sequence[Assignment], **changes: Any) -> Plan:
@@ -132,6 +132,15 @@ def example() -> tuple[Plan, Workload, Fleet]:
         assigned(["head"], [], mode=Mode.SERVER),
     ]
     return plan_of(workload, fleet, assignments), workload, fleet
+
+
+def shared_example() -> tuple[Plan, Workload, Fleet]:
+    """Rows of one 8 x 4 by 4 x 6 GEMM: 0-3 on d0, 4-5 on d1, and 6-7 kept by the server s0; its weights lie on s0 and s1."""
+    fleet = fleet_of([device("d0"), device("d1")], [server("s0"), server("s1")])
+    workload = workload_of([gemm_of("fc", (1, 8, 4, 6))])
+    rows = [(0, 0, 4, 0, 6, 0, 4, 0, 1), (1, 4, 6, 0, 6, 0, 4, 0, 1), (2, 6, 8, 0, 6, 0, 4, 0, 1)]
+    assignment = assigned(["fc"], rows, mode=Mode.ROW, servers=("s0", "s1"), shares=(0.75, 0.25))
+    return plan_of(workload, fleet, [assignment]), workload, fleet
 
 
 def with_tiles(plan: Plan, place: int, rows: Sequence[tuple[int, ...]]) -> Plan:

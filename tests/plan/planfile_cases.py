@@ -30,14 +30,14 @@ sizes = st.integers(0, 2**40)
 
 @st.composite
 def random_tiles(draw: st.DrawFn, devices: int) -> Tiles:
-    """Boxes anywhere in the range of int64."""
+    """Boxes anywhere in the range of int64, on devices or kept by the server."""
     rows = []
     for _ in range(draw(st.integers(0, 3))):
         box: list[int] = []
         for _ in range(4):
             low = draw(st.integers(0, 2**63 - 2))
             box += [low, draw(st.integers(low + 1, 2**63 - 1))]
-        rows.append((draw(st.integers(0, devices - 1)), *box))
+        rows.append((draw(st.integers(0, devices)), *box))
     return Tiles.of(rows)
 
 
@@ -136,7 +136,7 @@ BAD_DOCUMENTS: dict[str, tuple[Edit, str, str]] = {
     "fraction of a row": (set_at(*TILED, "m_stop", 0, value=4.5), "$.assignments[0].m_stop[0]", "int"),
     "a row in words": (set_at(*TILED, "m_stop", 0, value="5"), "$.assignments[0].m_stop[0]", "int"),
     "a row that is null": (set_at(*TILED, "m_stop", 0, value=None), "$.assignments[0].m_stop[0]", "int"),
-    "device out of range": (set_at(*TILED, "device", 2, value=3), "$.assignments[0].device[2]", "below 3"),
+    "device out of range": (set_at(*TILED, "device", 2, value=4), "$.assignments[0].device[2]", "below 3, or 3 for a tile"),
     "negative device": (set_at(*TILED, "device", 2, value=-1), "$.assignments[0].device[2]", ">= 0"),
     "size over int64": (set_at(*TILED, "n_stop", 0, value=2**63), "$.assignments[0].n_stop[0]", "9223372036854775807"),
     "size of a thousand digits": (set_at("dims", "batch", value=10**1000), "$.dims", "range"),

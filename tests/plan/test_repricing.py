@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_cases import device, gemm_of
+from plan_cases import device, gemm_of, server
+from random_cases import random_boxes, random_devices, random_gemms, random_servers, windows
 
 from cleave_plan.cost.efficiency import device_columns
+from cleave_plan.cost.level import server_tile_seconds
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import MissingFigureError
-from cleave_plan.fleet.device import Device, EfficiencyPoint
-from cleave_plan.plan.repricing import price_gemm, price_tile, region_positions
-from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape, Operand, Role
+from cleave_plan.fleet.device import Device, EfficiencyPoint, Server
+from cleave_plan.plan.repricing import price_gemm, price_tile, region_positions, server_tile_s
+from cleave_plan.workload.gemm import ConvWindow, Gemm, Operand, Role
 
 HALF = Operand(tensor="half", role=Role.ACTIVATION, dtype=DType.FLOAT16)
 
@@ -80,11 +82,58 @@ def test_small_tiles_run_at_the_measured_share(depth: int, columns: int, seconds
 def test_sums_per_device_and_over_all() -> None:
     """Two tiles on one device follow one another; the largest tile decides its memory."""
     tiles = Tiles.of([(1, 0, 2, 0, 3, 0, 4, 0, 1), (1, 2, 3, 0, 3, 0, 4, 0, 1)])
-    total = price_gemm(gemm_of("g", (1, 3, 4, 3)), tiles, [device("idle"), device("busy")])
+    total = price_gemm(gemm_of("g", (1, 3, 4, 3)), tiles, [device("idle"), device("busy")], server("s0"))
     assert total.ideal_s.tolist() == pytest.approx([0.0, 8.0 + 6.4])  # 80 and 64 bytes at 10 B/s
     assert total.executed_s.tolist() == pytest.approx([0.0, 8.0 + 6.4])  # A kept both times
     assert total.memory_bytes.tolist() == [0.0, 1024.0]
     assert (total.down_bytes, total.up_bytes, total.partial_sums, total.buffer_bytes) == (144, 36, 0, 32)
+
+
+@pytest.mark.parametrize(
+    ("box", "batch", "seconds"),
+    [
+        ((6, 8, 0, 6, 0, 4), 1, (32 + 96 + 48) / 100),  # whole depth, whole columns; 96 FLOP take 0.096 s
+        ((6, 8, 0, 6, 0, 4), 5, 5 * 1.76),  # every batch item has operands of its own
+        ((0, 8, 2, 3, 0, 4), 1, (128 + 16 + 32) / 100),
+        ((0, 8, 0, 6, 1, 2), 1, (32 + 24 + 192) / 100),  # depth 1: partial sums of 4 bytes
+    ],
+)
+def test_a_tile_of_the_servers_own_by_hand(box: tuple[int, ...], batch: int, seconds: float) -> None:
+    """Pieces of A, B and C through 100 B/s of memory, where the arithmetic (1,000 FLOP/s) is faster."""
+    assert server_tile_s(gemm_of("g", (5, 8, 4, 6)), box, batch, server("s0")) == pytest.approx(seconds, rel=1e-12)
+
+
+def test_a_servers_tile_is_counted_in_accumulators_where_the_inner_axis_is_cut() -> None:
+    """float16, 2 x 3: depth 2 of 4 leaves 6 sums of 4 bytes, depth 4 leaves 6 results of 2."""
+    gemm = gemm_of("g", (1, 2, 4, 3), a=HALF, b=HALF, out_dtype=DType.FLOAT16)
+    assert server_tile_s(gemm, (0, 2, 0, 3, 2, 4), 1, server("s0")) == pytest.approx((8 + 12 + 24) / 100)
+    assert server_tile_s(gemm, (0, 2, 0, 3, 0, 4), 1, server("s0")) == pytest.approx((16 + 24 + 12) / 100)
+
+
+def test_a_servers_tile_may_be_bound_by_arithmetic() -> None:
+    """96 FLOP at 4 FLOP/s."""
+    slow = server("s0", flop_per_s={"float32": 4.0})
+    assert server_tile_s(gemm_of("g", (1, 8, 4, 6)), (6, 8, 0, 6, 0, 4), 1, slow) == pytest.approx(24.0)
+
+
+def test_the_servers_tiles_are_nowhere_but_in_its_seconds() -> None:
+    """One tile for the device, two for the server: its times add (0.76 s each), and no byte, sum or memory is counted."""
+    tiles = Tiles.of([(0, 0, 2, 0, 3, 0, 4, 0, 1), (1, 2, 3, 0, 3, 0, 4, 0, 1), (1, 3, 4, 0, 3, 0, 4, 0, 1)])
+    total = price_gemm(gemm_of("g", (1, 4, 4, 3)), tiles, [device("d0")], server("s0"))
+    assert total.server_s == pytest.approx(2 * (16 + 48 + 12) / 100)
+    assert (total.down_bytes, total.up_bytes, total.partial_sums) == (80, 24, 0)
+    assert total.ideal_s.tolist() == pytest.approx([8.0])
+    assert total.memory_bytes.tolist() == [1024.0]
+    halves = Tiles.of([(0, 0, 2, 0, 3, 0, 2, 0, 1), (1, 0, 2, 0, 3, 2, 4, 0, 1)])
+    assert price_gemm(gemm_of("g", (1, 2, 4, 3)), halves, [device("d0")], server("s0")).partial_sums == 6
+
+
+def test_a_server_needs_its_figure_only_where_it_computes() -> None:
+    """A missing FLOP/s figure of the server raises when a tile is its own, and not before."""
+    gemm, blind = gemm_of("g", (1, 2, 4, 3)), server("s0", flop_per_s={"int8": 1.0})
+    assert price_gemm(gemm, Tiles.of([(0, 0, 2, 0, 3, 0, 4, 0, 1)]), [device("d0")], blind).server_s == 0.0
+    with pytest.raises(MissingFigureError, match="float32"):
+        price_gemm(gemm, Tiles.of([(1, 0, 2, 0, 3, 0, 4, 0, 1)]), [device("d0")], blind)
 
 
 def test_a_device_without_a_figure_raises() -> None:
@@ -118,21 +167,10 @@ def test_a_convolution_tile_is_sent_its_region_and_not_its_matrix() -> None:
     assert tile.down_bytes == 5 * 2 * 4 + 6 * 4 * 4
 
 
-@st.composite
-def windows(draw: st.DrawFn) -> ConvWindow:
-    """Random convolutions of one to three axes, padded and dilated."""
-    axes = []
-    for _ in range(draw(st.integers(1, 3))):
-        kernel, stride, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
-        reach = (kernel - 1) * dilation + 1
-        size, pad = draw(st.integers(1, 6)), draw(st.integers(0, 2))
-        output = (max(size + 2 * pad, reach) - reach) // stride + 1
-        axes.append((size, output, kernel, stride, dilation, pad))
-    sizes, outputs, kernels, strides, dilations, pads = (tuple(column) for column in zip(*axes, strict=True))
-    return ConvWindow(
-        images=draw(st.integers(1, 3)), channels=draw(st.integers(1, 3)), input=sizes, output=outputs, kernel=kernels,
-        strides=strides, dilations=dilations, pads=pads,
-    )  # fmt: skip
+def test_a_convolution_tile_of_the_server_reads_its_region() -> None:
+    """Rows 4-10 of LINE read 3 + 10 + 2 inputs of 2 channels: 120 bytes, with 96 of kernels and 112 of results."""
+    gemm = gemm_of("c", (1, 15, 6, 4), window=LINE)
+    assert server_tile_s(gemm, (4, 11, 0, 4, 0, 6), 1, server("s0")) == pytest.approx((120 + 96 + 112) / 100)
 
 
 @given(windows(), st.data())
@@ -157,52 +195,26 @@ def test_regions_are_the_hull_of_what_is_read(window: ConvWindow, data: st.DataO
     assert region_positions(window, start, stop) == expected
 
 
-@st.composite
-def priced_cases(draw: st.DrawFn) -> tuple[Gemm, Tiles, list[Device]]:
-    """A GEMM or convolution, random boxes inside it and unequal devices, some with a curve and some short of memory."""
-    window = draw(st.one_of(st.none(), windows()))
-    kinds = st.sampled_from([DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT8, DType.INT4])
-    if window is None:
-        shape = GemmShape(*(draw(st.integers(1, 30)) for _ in range(4)))
-    else:
-        depth = window.channels * math.prod(window.kernel)
-        shape = GemmShape(draw(st.integers(1, 3)), window.images * window.rows_per_image, depth, draw(st.integers(1, 20)))
-    a, b = (Operand(tensor=name, role=Role.ACTIVATION, dtype=draw(kinds)) for name in "ab")
-    gemm = gemm_of("g", tuple(shape), a=a, b=b, out_dtype=draw(kinds), window=window)
-    curve = (
-        EfficiencyPoint(flop=30, fraction=0.2),
-        EfficiencyPoint(flop=900, fraction=0.7),
-        EfficiencyPoint(flop=9e4, fraction=1),
-    )
-    positive = st.floats(0.5, 1e4)
-    devices = [
-        device(
-            f"d{place}", flop_per_s={"any": draw(positive)}, downlink_bytes_per_s=draw(positive),
-            uplink_bytes_per_s=draw(positive), latency_s=draw(st.floats(0, 2)), memory_bytes=draw(positive),
-            efficiency=draw(st.sampled_from([(), curve, curve[:2]])),
-        )
-        for place in range(3)
-    ]  # fmt: skip
-    rows = []
-    for _ in range(draw(st.integers(1, 5))):
-        box: list[int] = []
-        for size in (shape.m, shape.n, shape.k, shape.batch):
-            low = draw(st.integers(0, size - 1))
-            box += [low, draw(st.integers(low + 1, size))]
-        rows.append((draw(st.integers(0, 2)), *box))
-    return gemm, Tiles.of(rows), devices
-
-
-@given(priced_cases())
+@given(random_gemms(), random_devices(3), random_servers(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_both_pricings_agree(case: tuple[Gemm, Tiles, list[Device]]) -> None:
+def test_both_pricings_agree(gemm: Gemm, devices: list[Device], servers: list[Server], data: st.DataObject) -> None:
     """The columns that the planner uses and the arithmetic of the second opinion were written apart and agree to 1e-12."""
-    gemm, tiles, devices = case
-    columns = price(gemm, tiles, device_columns(devices, gemm.dtype))
+    tiles = data.draw(random_boxes(gemm.shape, len(devices)))
     for place, index in enumerate(tiles.device.tolist()):
-        box = tuple(int(tiles.column(name)[place]) for name in ("m_start", "m_stop", "n_start", "n_stop", "k_start", "k_stop"))
-        batch = int(tiles.batch_stop[place] - tiles.batch_start[place])
-        tile = price_tile(gemm, box, batch, devices[index])
-        mine = [tile.down_bytes, tile.up_bytes, tile.memory_bytes, tile.ideal_s, tile.executed_s]
-        theirs = [columns.down_bytes, columns.up_bytes, columns.memory_bytes, columns.ideal_s, columns.executed_s]
-        assert mine == pytest.approx([float(np.broadcast_to(column, len(tiles))[place]) for column in theirs], rel=1e-12)
+        only = tiles.select(np.arange(len(tiles)) == place)
+        box = tuple(int(only.column(name)[0]) for name in ("m_start", "m_stop", "n_start", "n_stop", "k_start", "k_stop"))
+        batch = int(only.batch_stop[0] - only.batch_start[0])
+        if index == len(devices):
+            mine = [server_tile_s(gemm, box, batch, server) for server in servers]
+            theirs = [server_tile_seconds(gemm, only, server) for server in servers]
+        else:
+            tile = price_tile(gemm, box, batch, devices[index])
+            columns = price(gemm, only, device_columns(devices, gemm.dtype))
+            mine = [tile.down_bytes, tile.up_bytes, tile.memory_bytes, tile.ideal_s, tile.executed_s]
+            theirs = [
+                float(column.sum())
+                for column in (
+                    columns.down_bytes, columns.up_bytes, columns.memory_bytes, columns.ideal_s, columns.executed_s,
+                )
+            ]  # fmt: skip
+        assert mine == pytest.approx(theirs, rel=1e-12)

@@ -22,6 +22,7 @@ from plan_cases import (
     with_tiles,
     workload_of,
 )
+from random_cases import random_cases
 
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Assignment, Mode, Plan
@@ -70,7 +71,7 @@ TAMPERED_TILES: dict[str, tuple[list[tuple[int, ...]], Code, str]] = {
     "no tiles at all": ([], Code.GAP, "row 0"),
     "an empty tile": ([*TILES, (0, 3, 3, 0, 6, 0, 4, 0, 1)], Code.TILE, "empty along m"),
     "a reversed tile": ([*TILES, (0, 3, 2, 0, 6, 0, 4, 0, 1)], Code.TILE, "empty along m"),
-    "a device that is not there": ([*TILES[:2], (3, *TILES[2][1:])], Code.TILE, "device 3"),
+    "a device that is not there": ([*TILES[:2], (4, *TILES[2][1:])], Code.TILE, "device 4"),
     "a negative device": ([*TILES[:2], (-1, *TILES[2][1:])], Code.TILE, "device -1"),
 }
 
@@ -257,46 +258,6 @@ def test_a_model_of_other_sizes_under_the_same_names() -> None:
     larger = replace(workload, sha256="d" * 64, gemms=(replace(first, shape=GemmShape(1, 9, 4, 6)), *others))
     verdict = verify(plan, larger, fleet)
     assert codes(verdict) == {Code.MODEL, Code.GAP}
-
-
-@st.composite
-def random_cases(draw: st.DrawFn) -> Case:
-    """Random GEMMs in levels, cut along every axis at random, on random devices and servers."""
-    positive = st.floats(1.0, 1e3)
-    devices = [
-        device(
-            f"d{i}", flop_per_s={"any": draw(positive)}, downlink_bytes_per_s=draw(positive),
-            uplink_bytes_per_s=draw(positive),
-        )
-        for i in range(draw(st.integers(1, 4)))
-    ]  # fmt: skip
-    servers = [
-        server(f"s{i}", egress_bytes_per_s=draw(positive), ingress_bytes_per_s=draw(positive))
-        for i in range(draw(st.integers(1, 3)))
-    ]  # fmt: skip
-    names = [s.name for s in servers]
-    gemms, assignments = [], []
-    for place in range(draw(st.integers(1, 4))):
-        batch, m, k, n = (draw(st.integers(1, 6)) for _ in range(4))
-        gemms.append(gemm_of(f"g{place}", (batch, m, k, n), draw(st.integers(0, place))))
-        boxes = [(0, m, 0, n, 0, k, 0, batch)]
-        for axis in draw(st.lists(st.integers(0, 3), max_size=4)):
-            box = boxes.pop()
-            low, high = box[2 * axis : 2 * axis + 2]
-            middle = draw(st.integers(low, high))
-            parts = [(low, middle), (middle, high)]
-            boxes += [(*box[: 2 * axis], *part, *box[2 * axis + 2 :]) for part in parts if part[0] < part[1]]
-        rows = [(draw(st.integers(0, len(devices) - 1)), *box) for box in boxes]
-        holders = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
-        weights = [draw(st.integers(1, 5)) for _ in holders]
-        shares = tuple(weight / sum(weights) for weight in weights)
-        server_mode: dict[str, Any] = {"mode": Mode.SERVER, "servers": (holders[0],), "shares": (1.0,)}
-        striped: dict[str, Any] = {"servers": tuple(holders), "shares": shares}
-        on_server = draw(st.booleans())
-        changes = server_mode if on_server else striped
-        assignments.append(assigned([f"g{place}"], [] if on_server else rows, server=holders[0], **changes))
-    workload, fleet = workload_of(gemms), fleet_of(devices, servers)
-    return plan_of(workload, fleet, assignments), workload, fleet
 
 
 def first_with_tiles(plan: Plan) -> tuple[int, Assignment] | None:
