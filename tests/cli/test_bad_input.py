@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
-from tests.cli.conftest import FLEET, Files, cleave
+from cli_cases import FLEET, Files, cleave
 
 Arguments = list[str | Path]
 

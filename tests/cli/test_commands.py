@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cli_cases import Files, cleave
 from click.testing import Result
 
 from cleave_plan.api import load_fleet, load_plan
 from cleave_plan.cli.fleet import PRESETS
 from cleave_plan.fleet.synthetic import PRESETS as KNOWN_PRESETS
-from tests.cli.conftest import Files, cleave
 
 
 def document(result: Result) -> Any:

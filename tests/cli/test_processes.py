@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from tests.cli.conftest import Files
+from cli_cases import Files
 
 LIMIT_S = 60
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds worker processes through /proc")

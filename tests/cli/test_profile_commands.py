@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_cases import cleave
 
 from cleave_plan.api import load_fleet
-from tests.cli.conftest import cleave
 
 QUICK = ["--size", "16x16x16", "--size", "64X64X64", "--repeats", "2", "--threads", "1", "--budget", "5 s", "--dtype", "float32"]
 
