@@ -15,7 +15,8 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, fact_of_value, is_sm
 def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     """What a tensor's header says, and its values when it is small.
 
-    A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the header or the data of a small tensor is damaged.
+    A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the
+    header or the data of a small tensor is damaged.
     """
     where = f"{model}: tensor {tensor.name!r}"
     sizes = tuple(int(size) for size in tensor.dims)

@@ -102,7 +102,7 @@ class _Importer:
             dims={name: int(size) for name, size in dims.items()},
             shapes={name: tuple(int(size) for size in sizes) for name, sizes in shapes.items()},
             weights_present=parameters.present,
-            notes=make_notes(operators, self.bindings, self.walk),
+            notes=make_notes(operators, self.bindings, self.walk, self._shapeless_outputs()),
         )
         return ImportedModel(
             path=self.file.path,
@@ -167,6 +167,10 @@ class _Importer:
             members[gemm.level].append(place)
         live = live_bytes(self.graph, self.schedule, self.forms.keys(), self.sizes, self.constants)
         return tuple(Level(index=index, gemms=tuple(places), live_bytes=live[index]) for index, places in enumerate(members))
+
+    def _shapeless_outputs(self) -> list[str]:
+        facts = {value.name: self.facts.get(value.name, UNKNOWN) for value in self.graph.output}
+        return [name for name, fact in facts.items() if fact.shape is None and fact.other is None]
 
     def _server_operators(self) -> tuple[ServerOperator, ...]:
         """Every node without a form, but for Constants, which do nothing."""

@@ -9,9 +9,11 @@ from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.workload.graph import ServerOperator
 
 
-def make_notes(operators: Iterable[ServerOperator], bindings: Bindings, walk: ShapeWalk) -> tuple[str, ...]:
-    """All notes, most important first; empty when there is nothing to say."""
-    return (*_uncounted(operators), *_open_sizes(bindings), *_defaults(bindings), *_contradictions(walk))
+def make_notes(
+    operators: Iterable[ServerOperator], bindings: Bindings, walk: ShapeWalk, shapeless: Iterable[str]
+) -> tuple[str, ...]:
+    """All notes, most important first; empty when there is nothing to say. ``shapeless``: outputs of unknown rank."""
+    return (*_uncounted(operators), *_open_sizes(bindings), *_defaults(bindings), *_shapeless(shapeless), *_contradictions(walk))
 
 
 def _uncounted(operators: Iterable[ServerOperator]) -> Iterable[str]:
@@ -38,6 +40,11 @@ def _defaults(bindings: Bindings) -> Iterable[str]:
             f"the file has default values for {len(bindings.defaults)} inputs (the first is {bindings.defaults[0]!r}); "
             "they are used as constants, unless --shape names the input and it is fed"
         )
+
+
+def _shapeless(outputs: Iterable[str]) -> Iterable[str]:
+    for name in outputs:
+        yield f"the shape of output {name!r} is not known before the run (it is listed without axes)"
 
 
 def _contradictions(walk: ShapeWalk) -> Iterable[str]:
