@@ -99,7 +99,7 @@ def test_a_fault_in_a_tile_reaches_the_server(engine: LocalEngine) -> None:
     outside = Box(0, SIZE, 0, SIZE, SIZE, 2 * SIZE, 0, 1)
     engine.open(1, PRODUCT, OPERAND, OPERAND, {0: outside})
     engine.send(Task(1, 0, "b", outside))
-    with pytest.raises(ExecutionError, match="tile 0 failed on b: ValueError: .* leaves the product"):
+    with pytest.raises(ExecutionError, match=r"tile 0 failed on b: ValueError: .* leaves the product"):
         engine.collect()
     engine.send(Task(0, 0, "b", WHOLE))
     assert int(engine.collect().result[0, 0, 0]) == SIZE

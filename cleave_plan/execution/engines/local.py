@@ -81,13 +81,13 @@ class LocalEngine:
         self._done: deque[Finished] = deque()
         self._lost: list[str] = []
         self._checked_at = 0.0
+        self._arena, self._beats_arena = Arena(), Arena()
 
     def start(self, load: Mapping[str, float]) -> None:
         """Start the workers and share the device identities out, so that their loads are as even as whole devices allow."""
         if os.name != "posix":
             raise ExecutionError("the local engine needs a POSIX system", where=sys.platform, expected="Linux or macOS")
         groups = share_out(load, min(self._limit, len(load)))
-        self._arena, self._beats_arena = Arena(), Arena()
         beats = self._beats_arena.allocate((max(1, len(groups)),), DType.INT64)
         self._beats = self._beats_arena.view(beats)
         for place, devices in enumerate(groups):
@@ -140,11 +140,10 @@ class LocalEngine:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-        if self._workers:
-            self._placed.clear()
-            self._done.clear()
-            self._arena.close()
-            self._beats_arena.close()
+        self._placed.clear()
+        self._done.clear()
+        self._arena.close()
+        self._beats_arena.close()
         self._workers, self._by_device = [], {}
 
     @property
@@ -156,12 +155,19 @@ class LocalEngine:
         ours, theirs = socket.socketpair()
         inherited = (theirs.fileno(), self._arena.descriptor, self._beats_arena.descriptor)
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        with theirs:
+        try:
             process = subprocess.Popen(
                 [sys.executable, *START, *map(str, (*inherited, place, os.getpid()))],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths}, pass_fds=inherited, process_group=0,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            raise ExecutionError(
+                f"worker {place} cannot be started: {error.strerror}", where=sys.executable, remedy="run with fewer workers"
+            ) from None
+        finally:
+            theirs.close()
         return _Worker(place=place, process=process, line=Connection(ours.detach()), devices=devices)
 
     def _place(self, array: Array, dtype: DType) -> Block:
