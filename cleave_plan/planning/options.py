@@ -32,14 +32,20 @@ Floats = NDArray[np.float64]
 LADDER = 1.5
 """Ratio between the sizes of the device subsets that are tried."""
 
-CLOSE = 50
+CLOSE = 150
 """The crossing of device time and link time is searched to one part in this of the subset's size."""
 
-FRUGAL = 1.03
+FRUGAL = 1.015
 """Operand bytes allowed, over the least, where the servers' egress binds."""
+
+FAR, NEAR = 1.25, 1.08
+"""Ratios around the expected crossing that are searched: of the bound's estimate, and of one found for nearly the same GEMM."""
 
 KEPT = 12
 """Options that a part keeps at the most."""
+
+_EVEN = 3e-3
+"""Devices and server end together when their times differ by less than this share."""
 
 _WORTH = 1e-3
 """A subset is tried when its bound is at least this share below the best option."""
@@ -61,8 +67,11 @@ class Option:
 
     def seconds(self, links: Links) -> float:
         """Ideal seconds of the part alone, when the servers' links are shared by all."""
-        links_s = max(self.down_bytes / links.egress, self.up_bytes / links.ingress)
-        return max(float(self.device_s.max()), links_s, self.server_s)
+        return max(float(self.device_s.max()), self.links_s(links), self.server_s)
+
+    def links_s(self, links: Links) -> float:
+        """Seconds that the servers' links need for the part's bytes."""
+        return max(self.down_bytes / links.egress, self.up_bytes / links.ingress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +94,7 @@ def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server
     able = np.flatnonzero(eligible(terms, devices))
     if len(able) == 0:
         return found
-    search = _Search(part=part, terms=terms, devices=devices, links=links, order=_by_ability(terms, devices, able))
+    search = _Search(part=part, terms=terms, devices=devices, links=links, order=_by_ability(terms, devices, able, links))
     search.run()
     tiny = len(able) <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
     if server is not None and search.options and not tiny:
@@ -116,7 +125,9 @@ def _shared_with_server(alone: _Search, server: Server) -> list[Option]:
             break
         found += _non_dominated(search.options, alone.links)
         best = min(search.options, key=lambda option: option.seconds(alone.links))
-        devices_s = max(float(best.device_s.max()), best.down_bytes / alone.links.egress, best.up_bytes / alone.links.ingress)
+        devices_s = max(float(best.device_s.max()), best.links_s(alone.links))
+        if abs(devices_s - best.server_s) < _EVEN * devices_s:
+            break
         pace = slab.rest.items * slab.rest.area / devices_s
         area = slab.area + (devices_s - best.server_s) / (1 / per_second + 1 / pace)
     return found
@@ -131,9 +142,9 @@ class _Search:
     devices: DeviceColumns
     links: Links
     order: Ints
+    usual: int = 0
     slab: Slab | None = None
     server: Server | None = None
-    shown: list[DeviceColumns] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
 
     @property
@@ -143,16 +154,19 @@ class _Search:
 
     def run(self) -> None:
         """Where the devices bind, sizes from all of them down; where the links do, close in on the crossing first."""
-        self.shown = self.disguises()
-        most = len(self.order)
-        if len(self.shown) > 1:
-            most = self.affordable()
-            low, high = max(1, int(most * 0.8)), min(len(self.order), int(most * 1.25) + 1)
+        most, frugal = len(self.order), self.frugal()
+        if frugal is not None:
+            most = self.usual or self.affordable()
+            margin = NEAR if self.usual else FAR
+            low, high = max(1, int(most / margin)), min(len(self.order), int(most * margin) + 1)
             while high - low > max(1, low // CLOSE):
                 middle = (low + high) // 2
-                low, high = (low, middle) if self.attempt(middle) else (middle, high)
+                low, high = (low, middle) if self.attempt(middle, frugal) else (middle, high)
+            self.usual = high
         for count in _ladder(most):
-            self.attempt(count)
+            if self.floor(self.order[:count], self.links) >= self.best_s * (1 - _WORTH):
+                break  # smaller subsets have larger bounds
+            self.attempt(count, self.devices)
 
     def affordable(self) -> int:
         """How many of the ablest devices the servers' egress can feed at the lower bound."""
@@ -169,41 +183,38 @@ class _Search:
         alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
         return gemm_bound(self.terms, self.devices.take(subset), alone)
 
-    def disguises(self) -> list[DeviceColumns]:
-        """The devices as they are and, where the servers' egress binds, with downlinks cut to what a frugal tile needs.
+    def frugal(self) -> DeviceColumns | None:
+        """Where the servers' egress binds, the devices with downlinks cut to what a frugal tile needs.
 
         A device that its uplink limits has downlink to spare, and a tiling made for the devices alone spends it on thin
         tiles; cut to a little over the least operand bytes of its area at the bound, it is given nearly square ones.
         """
         free_s, bound_s = self.floor(self.order, FREE), self.floor(self.order, self.links)
         if bound_s <= free_s * (1 + _WORTH):
-            return [self.devices]
+            return None
         least = capacity(self.terms, self.devices).operand(bound_s)
-        frugal = FRUGAL * least / np.maximum(bound_s - self.devices.latency, 1e-12)
-        return [self.devices, replace(self.devices, downlink=np.clip(frugal, 1e-9, self.devices.downlink))]
+        needed = FRUGAL * least / np.maximum(bound_s - self.devices.latency, 1e-12)
+        return replace(self.devices, downlink=np.clip(needed, 1e-9, self.devices.downlink))
 
-    def attempt(self, count: int) -> bool:
-        """Tile over the ablest ``count``, unless its bound shows that it cannot be better; do the links bind?"""
-        subset = self.order[:count]
-        if self.floor(subset, self.links) >= self.best_s * (1 - _WORTH):
-            return False
+    def attempt(self, count: int, shown: DeviceColumns) -> bool:
+        """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""
         made = [
             _option(self.part, [*boxes, *self.own_boxes()], self.devices, self.server)
-            for shown in self.shown
-            for boxes in _candidates(self.terms, shown, subset, self.part.gemm)
+            for boxes in _candidates(self.terms, shown, self.order[:count], self.part.gemm)
         ]
         made = [option for option in made if np.isfinite(option.device_s.max())]
         self.options += made
         if not made:
             return False
         best = min(made, key=lambda option: option.seconds(self.links))
-        return best.seconds(self.links) > float(best.device_s.max())
+        return best.links_s(self.links) > float(best.device_s.max())
 
 
-def _by_ability(terms: Terms, devices: DeviceColumns, able: Ints) -> Ints:
-    """Devices in falling order of what they cover at the lower bound, names (positions) breaking ties."""
+def _by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -> Ints:
+    """Devices in falling order of what they cover at the lower bound, positions breaking ties."""
     own = devices.take(able)
-    ability = capacity(terms, own).area(gemm_bound(terms, own, FREE))
+    alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
+    ability = capacity(terms, own).area(gemm_bound(terms, own, alone))
     order = able[np.argsort(-ability, kind="stable")]
     return np.asarray(order)
 

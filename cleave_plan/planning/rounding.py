@@ -24,7 +24,9 @@ Floats = NDArray[np.float64]
 Box = tuple[int, int, int, int, int]
 """``(device, row_start, row_stop, column_start, column_stop)``"""
 
-_BISECTIONS = 42
+_BISECTIONS = 32
+_INSTANT = 1e-30
+"""Seconds under which a strip's time is as good as none (its devices have no latency and next to no work)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,15 +41,16 @@ class _Strips:
         own = heights(self.terms, self.devices, T[self.strip_of], width[self.strip_of], whole=whole)
         return np.asarray(np.add.reduceat(own, self.starts))
 
-    def times(self, width: Ints) -> Floats:
-        """Least T of each strip to cover all rows at integer ``width`` (infinite where nothing helps)."""
-        low, high = np.zeros(len(width)), np.full(len(width), 1e-6)
+    def times(self, width: Ints, near_s: float) -> Floats:
+        """Least T of each strip to cover all rows at integer ``width``; ``near_s`` is a guess, any positive number works."""
+        low, high = np.full(len(width), near_s / 2), np.full(len(width), near_s * 1.05)
         wide = np.maximum(width, 1).astype(float)
-        for _ in range(80):
-            short = self.rows(high, wide, whole=True) < self.terms.rows
-            if not short.any():
+        while bool((short := self.rows(high, wide, whole=True) < self.terms.rows).any()):
+            low, high = np.where(short, high, low), np.where(short, high * 2, high)
+        while bool((early := self.rows(low, wide, whole=True) >= self.terms.rows).any()):
+            low, high = np.where(early, low / 2, low), np.where(early, low, high)
+            if float(high.max()) < _INSTANT:
                 break
-            low, high = np.where(short, high, low), np.where(short, high * 4, high)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             enough = self.rows(middle, wide, whole=True) >= self.terms.rows
@@ -62,8 +65,9 @@ def round_strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> list[B
     strips = _Strips(
         terms=terms, devices=devices.take(groups.devices), starts=starts, strip_of=np.repeat(np.arange(len(starts)), sizes)
     )
-    widths = _balance(strips, _rounded_widths(strips, groups.widths))
-    times = strips.times(widths)
+    near_s = groups.seconds
+    widths = _balance(strips, _rounded_widths(strips, groups), near_s)
+    times = strips.times(widths, near_s)
     rows = heights(terms, strips.devices, times[strips.strip_of], np.maximum(widths, 1)[strips.strip_of], whole=True)
     boxes: list[Box] = []
     column = 0
@@ -76,18 +80,19 @@ def round_strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> list[B
     return boxes
 
 
-def _rounded_widths(strips: _Strips, guess: Floats) -> Ints:
-    """Real widths at the least common T, then integers with the same sum N."""
-    total = strips.terms.columns
-    low, high = np.zeros(len(guess)), np.full(len(guess), float(total))
-    T = float(strips.times(np.maximum(np.round(guess), 1).astype(np.int64)).max())
-    bottom, top, widths = T / 2, T * 1.5, guess
-    for _ in range(16):
+def _rounded_widths(strips: _Strips, groups: Groups) -> Ints:
+    """Real widths at the least common T near the groups' own, then integers with the same sum N."""
+    total, count = strips.terms.columns, len(groups.widths)
+    if count == 1:
+        return np.array([total], dtype=np.int64)
+    guess = groups.widths * (total / groups.widths.sum())
+    bottom, top, widths = groups.seconds * 0.98, groups.seconds * 1.03, guess
+    for _ in range(9):
         middle = (bottom + top) / 2
-        low, high = np.zeros(len(guess)), np.full(len(guess), float(total))
-        for _ in range(24):
-            width = np.maximum((low + high) / 2, 1e-9)
-            enough = strips.rows(np.full(len(guess), middle), width, whole=False) >= strips.terms.rows
+        low, high = guess * 0.7, guess * 1.4
+        for _ in range(13):
+            width = (low + high) / 2
+            enough = strips.rows(np.full(count, middle), width, whole=False) >= strips.terms.rows
             low, high = np.where(enough, width, low), np.where(enough, high, width)
         if low.sum() >= total:
             top, widths = middle, low
@@ -100,11 +105,11 @@ def _rounded_widths(strips: _Strips, guess: Floats) -> Ints:
     return floor
 
 
-def _balance(strips: _Strips, widths: Ints) -> Ints:
+def _balance(strips: _Strips, widths: Ints, near_s: float) -> Ints:
     """Move single columns from the slowest strip while the slowest time falls."""
     if len(widths) == 1:
         return widths
-    times, more = strips.times(widths), strips.times(widths + 1)
+    times, more = strips.times(widths, near_s), strips.times(widths + 1, near_s)
     for _ in range(4 * len(widths)):
         worst = int(times.argmax())
         others = np.where(np.arange(len(widths)) == worst, np.inf, more)
@@ -114,7 +119,7 @@ def _balance(strips: _Strips, widths: Ints) -> Ints:
         widths = widths.copy()
         widths[worst] -= 1
         widths[best] += 1
-        times, more = strips.times(widths), strips.times(widths + 1)
+        times, more = strips.times(widths, near_s), strips.times(widths + 1, near_s)
     return widths
 
 

@@ -45,7 +45,7 @@ class Groups:
 
 
 def group_into_strips(
-    terms: Terms, devices: DeviceColumns, order: Ints, floor_s: float, *, precision: float = 1e-3
+    terms: Terms, devices: DeviceColumns, order: Ints, floor_s: float, *, precision: float = 2e-3
 ) -> Groups | None:
     """Groups of the least T (within ``precision``) at which strips of ``order``'s devices cover the item.
 
@@ -68,8 +68,8 @@ def group_into_strips(
         else:
             high, best = middle, found
     starts, widths = best
-    used = int(starts[-1])
-    return Groups(devices=order[:used], starts=starts[:-1], widths=widths, seconds=high)
+    first, last = int(starts[0]), int(starts[-1])  # leading devices that fill no strip are left out
+    return Groups(devices=order[first:last], starts=starts[:-1] - first, widths=widths, seconds=high)
 
 
 def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[Ints, Floats] | None:
@@ -101,7 +101,7 @@ def _trace(reach: Floats, came: Ints, stop: int) -> tuple[Ints, Floats]:
         bounds.append(int(came[bounds[-1]]))
     edges = np.array(bounds[::-1], dtype=np.int64)
     widths = np.diff(reach[edges])
-    kept = widths > 0
+    kept = widths > 0  # a run of devices that fill no strip can only come first: later ones would join the strip before
     return np.append(edges[:-1][kept], stop), widths[kept]
 
 
@@ -112,27 +112,35 @@ def _width_grid(terms: Terms, count: int) -> Floats:
 
 
 def _longest_group(prefix: Floats, rows: int, count: int) -> int:
-    """Group sizes worth trying: three times what fills a strip of median width, at least 8."""
+    """Group sizes worth trying: twice what fills a strip of median width, at least 8."""
     usual = max(float(prefix[GRID // 2, -1]) / count, 1e-12)
-    return int(min(count, max(8, 3 * np.ceil(rows / usual), 3 * np.ceil(np.sqrt(count)))))
+    return int(min(count, max(8, 2 * np.ceil(rows / usual), 2 * np.ceil(np.sqrt(count)))))
 
 
 def _group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Floats:
-    """``W[j, n-1]``: the widest strip of devices j..j+n-1; 0 where they do not fill even the thinnest."""
-    count = prefix.shape[1] - 1
-    start = np.arange(count)[:, None]
-    stop = np.minimum(start + np.arange(1, longest + 1)[None, :], count)
-    low, high = np.zeros(stop.shape, dtype=np.int64), np.full(stop.shape, len(grid), dtype=np.int64)
-    start = np.broadcast_to(start, stop.shape)
-    for _ in range(int(np.ceil(np.log2(len(grid)))) + 1):  # first grid place whose sum is below the rows
-        middle = np.minimum((low + high) // 2, len(grid) - 1)
-        enough = prefix[middle, stop] - prefix[middle, start] >= rows
-        low, high = np.where(enough & (low < high), middle + 1, low), np.where(enough, high, np.minimum(high, middle))
-    inner = np.clip(low, 1, len(grid) - 1)
-    above = prefix[inner - 1, stop] - prefix[inner - 1, start]
-    below = prefix[inner, stop] - prefix[inner, start]
+    """``W[j, n-1]``: the widest strip of devices j..j+n-1; 0 where they do not fill even the thinnest.
+
+    For each start and size the first grid width whose rows fall short is found by bisection, and the width between it
+    and the one before by a straight line.
+    """
+    places, count = len(grid), prefix.shape[1] - 1
+    flat = np.ascontiguousarray(prefix.T).ravel()  # place of (device, width): device * places + width
+    start = np.arange(count, dtype=np.int32)[:, None]
+    stop = np.minimum(start + np.arange(1, longest + 1, dtype=np.int32), np.int32(count))
+    begin, end = start * np.int32(places), stop * np.int32(places)
+    low, step = np.zeros(stop.shape, dtype=np.int32), places
+    while step > 1:  # low counts the widths known to be filled; places is a power of two
+        step //= 2
+        probe = low + np.int32(step - 1)
+        filled = flat.take(end + probe) - flat.take(begin + probe) >= rows
+        low += filled * np.int32(step)
+    low += flat.take(end + low) - flat.take(begin + low) >= rows
+    inner = np.clip(low, 1, places - 1)
+    above = flat.take(end + inner - 1) - flat.take(begin + inner - 1)
+    below = flat.take(end + inner) - flat.take(begin + inner)
     part = np.clip((above - rows) / np.maximum(above - below, 1e-300), 0.0, 1.0)
-    between = grid[inner - 1] + part * (grid[inner] - grid[inner - 1])
-    width = np.where(low == 0, 0.0, np.where(low >= len(grid), grid[-1], between))
-    width[start + np.arange(1, longest + 1)[None, :] > count] = 0.0
+    width = grid[inner - 1] + part * (grid[inner] - grid[inner - 1])
+    width[low == 0] = 0.0
+    width[low == places] = grid[-1]
+    width[start + np.arange(1, longest + 1) > count] = 0.0
     return np.asarray(width)

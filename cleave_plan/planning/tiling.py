@@ -28,8 +28,12 @@ FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
 SMALL_FLEET = 64
 """Up to this many devices plain rows and columns are offered apart (strips include them; more devices want squares)."""
 
-_ENOUGH_PER_ITEM = 2
-"""Devices per batch item from which on groups of devices share items by two-dimensional cuts."""
+_ABOUT_AS_GOOD = 1.02
+"""Strips along the other side are rounded too when their trial time is within this ratio."""
+
+_IN_TURN, _GROUPS, _WHOLE_ITEMS = 16, 2, 4
+"""Devices per batch item: below the first all devices may cut every item alike, from the second on groups of devices
+take one item each, below the third devices may take whole items."""
 
 
 def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[ItemBox]]:
@@ -38,33 +42,38 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[
         for transposed, boxes in _one_item(terms, devices, order):
             yield [_oriented(box, transposed, 0) for box in boxes]
         return
-    for transposed, boxes in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
-        yield [_oriented(box, transposed, 0, terms.items) for box in boxes]
-    if len(order) >= _ENOUGH_PER_ITEM * terms.items:
+    per_item = len(order) / terms.items
+    if per_item < _IN_TURN:
+        for transposed, boxes in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
+            yield [_oriented(box, transposed, 0, terms.items) for box in boxes]
+    if per_item >= _GROUPS:
         grouped = _shared_by_groups(terms, devices, order)
         if grouped is not None:
             yield grouped
-    floor_s = gemm_bound(terms, devices.take(order), FREE)
-    for transposed, own in ((False, terms), (True, terms.transposed())):
-        shared = share_items(own, devices, order, floor_s)
-        if shared:
-            yield [_oriented(box[:5], transposed, box[5], box[6]) for box in shared]
+    if per_item < _WHOLE_ITEMS:
+        floor_s = gemm_bound(terms, devices.take(order), FREE)
+        for transposed, own in ((False, terms), (True, terms.transposed())):
+            shared = share_items(own, devices, order, floor_s)
+            if shared:
+                yield [_oriented(box[:5], transposed, box[5], box[6]) for box in shared]
 
 
 def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, list[Box]]]:
-    """Strips both ways; for fleets of up to ``SMALL_FLEET`` plain rows and plain columns too."""
+    """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
-    for transposed, own in ((False, terms), (True, terms.transposed())):
-        groups = group_into_strips(own, devices, order, floor_s)
-        if groups is not None:
+    ways = [(transposed, terms.transposed() if transposed else terms) for transposed in (False, True)]
+    found = [group_into_strips(own, devices, order, floor_s) for _, own in ways]
+    best = min((groups.seconds for groups in found if groups is not None), default=np.inf)
+    for (transposed, own), groups in zip(ways, found, strict=True):
+        if groups is not None and groups.seconds <= best * _ABOUT_AS_GOOD:
             yield transposed, round_strips(own, devices, groups)
         if len(order) <= SMALL_FLEET:
-            yield transposed, round_strips(own, devices, _one_line(own, order))
+            yield transposed, round_strips(own, devices, _one_line(own, order, max(best, floor_s)))
 
 
-def _one_line(terms: Terms, order: Ints) -> Groups:
+def _one_line(terms: Terms, order: Ints, near_s: float) -> Groups:
     """All devices in one strip of the whole width."""
-    return Groups(devices=order, starts=np.zeros(1, dtype=np.int64), widths=np.array([float(terms.columns)]), seconds=np.inf)
+    return Groups(devices=order, starts=np.zeros(1, dtype=np.int64), widths=np.array([float(terms.columns)]), seconds=near_s)
 
 
 def _shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> list[ItemBox] | None:
