@@ -24,6 +24,9 @@ class DType(StrEnum):
     INT4 = "int4"
     UINT4 = "uint4"
     FLOAT4 = "float4"
+    FLOAT6 = "float6"
+    INT2 = "int2"
+    UINT2 = "uint2"
     BOOL = "bool"
     COMPLEX64 = "complex64"
     COMPLEX128 = "complex128"
@@ -50,4 +53,5 @@ _BITS: dict[DType, int] = {
     DType.FLOAT16: 16, DType.BFLOAT16: 16, DType.INT16: 16, DType.UINT16: 16,
     DType.FLOAT8: 8, DType.INT8: 8, DType.UINT8: 8, DType.BOOL: 8,
     DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4: 4, DType.COMPLEX128: 128,
+    DType.FLOAT6: 6, DType.INT2: 2, DType.UINT2: 2,
 }  # fmt: skip

@@ -7,7 +7,7 @@ its inputs are known and its outputs small; then, only for what is still open, w
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,9 @@ from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
+
+# Loops inside loops are walked to this depth; a body is walked twice, so that the work doubles with each.
+_DEEPEST_LOOP = 4
 
 Scope = MutableMapping[str, Fact]
 
@@ -82,10 +85,12 @@ class ShapeWalk:
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
-            return Answer([constant_fact(node, self.path), *([UNKNOWN] * len(node.output))][: len(node.output)])
+            return Answer(_filled([constant_fact(node, self.path)], len(node.output)))
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
         if node.op_type == "If" and domain_of(node) == "":
             return Answer(self._branches(node, inputs, scope))
+        if node.op_type == "Loop" and domain_of(node) == "" and self._depth < _DEEPEST_LOOP:
+            return Answer(self._loop(node, inputs, scope))
         if subgraphs(node):
             return self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in captured(node)})
         key = question(node, inputs)
@@ -103,8 +108,7 @@ class ShapeWalk:
         nothing = [UNKNOWN] * len(node.output)
         try:
             if rule is not None:
-                outputs = rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs)))[: len(nothing)]
-                return Answer(outputs + nothing[len(outputs) :])
+                return Answer(_filled(rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs))), len(nothing)))
             return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
             return Answer(nothing, str(error), certain=True)
@@ -145,19 +149,40 @@ class ShapeWalk:
         names = ["then_branch", "else_branch"]
         if condition is not None and condition.size == 1:
             names = names[:1] if bool(condition.reshape(())) else names[1:]
-        results = []
-        self._depth += 1
-        for name in names:
-            graph = get_graph(node, name)
-            if graph is None:
-                results.append([UNKNOWN] * len(node.output))
-                continue
-            inner: ChainMap[str, Fact] = ChainMap(initialiser_facts(graph, self.path), scope)
-            self.run(graph, inner)
-            found = [inner.get(value.name, UNKNOWN) for value in graph.output]
-            results.append((found + [UNKNOWN] * len(node.output))[: len(node.output)])
-        self._depth -= 1
+        results = [_filled(self._subgraph(get_graph(node, name), (), scope), len(node.output)) for name in names]
         return [_agreement(facts) for facts in zip(*results, strict=True)]
+
+    def _loop(self, node: onnx.NodeProto, inputs: list[Fact], scope: Scope) -> list[Fact]:
+        """Outputs of Loop: states keep the sizes that the body leaves alone; what it collects gets an axis of open length."""
+        body = get_graph(node, "body")
+        states = [Fact(elem=fact.elem, shape=fact.shape, other=fact.other) for fact in inputs[2:]]
+        counter = [Fact(elem=onnx.TensorProto.INT64, shape=()), Fact(elem=onnx.TensorProto.BOOL, shape=())]
+        results: list[Fact] = []
+        for _ in range(2):  # the second pass shows whether what the first one left open was all that changes
+            results = self._subgraph(body, (*counter, *states), scope)[1:]
+            after = [_agreement(pair) for pair in zip(states, _filled(results, len(states)), strict=True)]
+            if after == states:
+                break
+            states = after
+        else:
+            states = [Fact(elem=fact.elem) for fact in states]
+            results = [Fact(elem=fact.elem) for fact in results]
+        rows = [
+            Fact(elem=fact.elem, shape=None if fact.shape is None else (None, *fact.shape)) for fact in results[len(states) :]
+        ]
+        return _filled(states + rows, len(node.output))
+
+    def _subgraph(self, graph: onnx.GraphProto | None, given: Sequence[Fact], scope: Scope) -> list[Fact]:
+        """Facts of a subgraph's outputs when its inputs are ``given`` and it sees ``scope``."""
+        if graph is None:
+            return []
+        own = initialiser_facts(graph, self.path)
+        own.update((value.name, fact) for value, fact in zip(graph.input, given, strict=False))
+        inner: ChainMap[str, Fact] = ChainMap(own, scope)  # only the first map is written to
+        self._depth += 1
+        self.run(graph, inner)
+        self._depth -= 1
+        return [inner.get(value.name, UNKNOWN) for value in graph.output]
 
     def _named(self, fact: Fact, name: str, node: onnx.NodeProto, scope: Scope) -> Fact:
         """Give a name to each unknown size that begins here (the inputs' shapes are known: the data decides it)."""
@@ -186,6 +211,11 @@ class ShapeWalk:
             self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
             return Fact(elem=elem, shape=fact.shape, value=fact.value)
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def _filled(facts: list[Fact], count: int) -> list[Fact]:
+    """``facts`` cut or filled up with UNKNOWN to ``count``."""
+    return (facts + [UNKNOWN] * count)[:count]
 
 
 def inner_name(tensor: str, axis: int) -> str:

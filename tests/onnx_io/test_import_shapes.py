@@ -249,6 +249,24 @@ def test_a_branch_that_the_data_decides(tmp_path: Path) -> None:
     assert shapes_of(load(tmp_path, model(nodes, inputs, ["y"], {"odd": ints(7), "w": weight(3, 4)}))) == {"y": (1, 2, 3, 4)}
 
 
+def test_loops(tmp_path: Path) -> None:
+    """A state that the body leaves in its shape has it after the loop; one that grows, and what is collected, are open."""
+    body = helper.make_graph(
+        [
+            node("Add", ["same", "x"], ["same_next"]), node("Concat", ["grown", "x"], ["grown_next"], axis=0),
+            node("Identity", ["go"], ["on"]), node("Transpose", ["same"], ["row"]),
+        ],
+        "body",
+        [value("i", (), TensorProto.INT64), value("go", (), TensorProto.BOOL), value("same", None), value("grown", None)],
+        [value("on", (), TensorProto.BOOL), value("same_next", None), value("grown_next", None), value("row", None)],
+    )  # fmt: skip
+    nodes = [node("Loop", ["trips", "", "x", "x"], ["same_end", "grown_end", "rows"], body=body)]
+    facts = walk(model(nodes, {"x": (2, 3)}, ["same_end", "grown_end", "rows"], {"trips": np.int64(4)}))
+    assert facts["same_end"].shape == (2, 3)
+    assert facts["grown_end"].shape == ("grown_end[0]", 3)
+    assert facts["rows"].shape == ("rows[0]", 3, 2)
+
+
 def test_large_constants_are_not_folded(tmp_path: Path) -> None:
     """Arithmetic that would make a huge tensor keeps its shape only."""
     nodes = [
