@@ -4,11 +4,11 @@ A floating-point output agrees where
 
     |got - wanted| <= r * (rms + |wanted|) + floor          r = unit(type) * sqrt(1 + levels)
 
-with rms the root mean square of the finite wanted values and ``levels`` the number of GEMM levels, because tiles add in another
-order than the whole and each level passes the difference on. ``type`` is the coarsest of the output's type and of those the
-GEMMs compute in: unit is 1e-9 for float64, 1e-4 for float32, 1e-2 for float16 and 8e-2 for bfloat16, some ten times
-what is measured on real models. A model that rounds activations to 8 bits (quantised) turns a small difference into a
-step, so r is at least 5e-2 there. ``floor`` is 8 spacings of the type at 1, for outputs that are nothing but rounding.
+with rms the root mean square of the finite wanted values and ``levels`` the number of GEMM levels, because tiles add in
+another order than the whole and each level passes the difference on. ``type`` is the coarsest in which the model
+computes a tensor: unit is 1e-9 for float64, 1e-4 for float32, 1e-2 for float16 and 8e-2 for bfloat16, some ten times what
+is measured on real models. A model that rounds activations to 8 bits (quantised) turns a small difference into a step,
+so r is at least 5e-2 there. ``floor`` is 8 spacings of the type at 1, for outputs that are nothing but rounding.
 
 NaN and infinities must stand in the same places. Integers, booleans and strings must be equal; where integers are places
 chosen by ArgMax, ArgMin or TopK, a different choice of equal score (within the scores' tolerance) is a tie: it is
@@ -33,6 +33,7 @@ from cleave_plan.onnx_io.whole_model import (
     Selection,
     WholeModel,
     chosen_scores,
+    computed_tensors,
     draws_random_numbers,
     is_quantised,
     selection_of,
@@ -52,8 +53,9 @@ _SPACING = {DType.FLOAT64: 2.0**-52, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0
 class OutputCheck:
     """One output: errors against the unsplit model, the tolerance (relative, None for exact types), and the verdict.
 
-    ``max_relative_error`` is the largest |got - wanted| over rms; ``different`` counts the elements beyond tolerance and
-    ``ties`` those that differ by an accepted tie. ``note`` says in words what the figures do not.
+    ``max_relative_error`` is the largest |got - wanted| over rms (or floor, where that is more); ``different`` counts the
+    elements beyond tolerance and ``ties`` those that differ by an accepted tie. ``note`` says in words what the figures
+    do not.
     """
 
     name: str
@@ -107,7 +109,8 @@ class Comparison:
         workload = imported.workload
         self._graph = imported.model.graph
         self._levels = len(workload.levels)
-        self._computed_in = {gemm.dtype for gemm in workload.gemms} & UNIT.keys()
+        types = imported.tensor_dtypes
+        self._computed_in = {types[name] for name in computed_tensors(self._graph) if types.get(name) in UNIT}
         self._quantised = is_quantised(self._graph)
 
     def tolerance(self, dtype: DType) -> tuple[float, float]:
@@ -165,7 +168,7 @@ class Comparison:
             note = "weak: the values are no larger than rounding"
         return OutputCheck(
             name=name, dtype=wanted.dtype.name, shape=wanted.shape, max_absolute_error=largest,
-            max_relative_error=largest / rms if rms else (math.inf if largest else 0.0), tolerance=relative,
+            max_relative_error=largest / max(rms, floor), tolerance=relative,
             different=different, ties=0, ok=not different, note=note,
         )  # fmt: skip
 

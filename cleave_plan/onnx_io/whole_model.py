@@ -20,6 +20,7 @@ from cleave_plan.onnx_io.weights import Array, Weights, is_constant
 _CARRIERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _SELECTORS = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"})
+_TRAINING_MODE = 2  # the input of Dropout that switches it on
 _QUANTISED = frozenset(
     {
         "QuantizeLinear",
@@ -109,9 +110,16 @@ def selection_of(graph: onnx.GraphProto, output: str) -> Selection | None:
     return Selection(scores=node.input[0], axis=axis, drops_axis=node.op_type != "TopK" and not get_int(node, "keepdims", 1))
 
 
+def computed_tensors(graph: onnx.GraphProto) -> list[str]:
+    """Inputs of the graph and results of its nodes, Constants left out."""
+    made = [name for node in graph.node if not is_constant(node) for name in node.output if name]
+    return [*(value.name for value in graph.input), *made]
+
+
 def draws_random_numbers(graph: onnx.GraphProto) -> bool:
     """Whether two runs of the graph may differ."""
-    return _holds(graph, _RANDOM)
+    trains = any(node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE for node in graph.node)
+    return trains or _holds(graph, _RANDOM)
 
 
 def is_quantised(graph: onnx.GraphProto) -> bool:
