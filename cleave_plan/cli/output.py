@@ -40,9 +40,11 @@ def emit_json(document: Mapping[str, Any], context: click.Context | None = None)
 
 
 def require_writable(path: Path) -> None:
-    """Refuse an output path before the work starts; raises UsageError when its directory is not there."""
+    """Refuse an output path before the work starts; raises UsageError, saying what is in the way."""
     if path.is_dir():
         raise UsageError("this is a directory", where=str(path), expected="the name of a file to write")
+    if path.exists() and not path.is_file():  # a new file takes the old one's place, which must not be that of a device
+        raise UsageError("this is not a regular file", where=str(path), expected="the name of a file to write")
     parent = path.parent
     if not parent.is_dir():
         raise UsageError(f"the directory {parent} does not exist", where=str(path), remedy=f"make it first: mkdir -p {parent}")

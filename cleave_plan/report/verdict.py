@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cleave_plan.plan.finding import Verdict
+from cleave_plan.plan.finding import Code, Finding, Verdict
 from cleave_plan.plan.plan import Plan
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, plural
 from cleave_plan.units import Unit, format_value
+
+SHOWN_OF_A_KIND = 4
 
 PROVED = (
     "every output element is computed exactly once, every tile fits its device, hashes agree, "
@@ -44,7 +46,7 @@ def verdict_text(plan: Plan, verdict: Verdict, unchecked: Sequence[str], screen:
     if verdict.findings:
         columns = [Column("kind", numeric=False), Column("place in the plan", numeric=False), Column("finding", numeric=False)]
         sheet.heading("Findings")
-        sheet.table(columns, [[finding.code.value, finding.where, finding.sentence] for finding in verdict.findings])
+        sheet.table(columns, _finding_rows(verdict.findings))
     sheet.notes(unchecked, label="not checked")
     if not verdict.ok:
         sheet.verdict(f"The plan does not hold: {plural(len(verdict.findings), 'finding')}.", good=False)
@@ -53,3 +55,16 @@ def verdict_text(plan: Plan, verdict: Verdict, unchecked: Sequence[str], screen:
     else:
         sheet.verdict(f"The plan holds: {PROVED}.", good=True)
     return sheet.text()
+
+
+def _finding_rows(findings: Sequence[Finding]) -> list[list[str]]:
+    """The first findings of each kind, and how many more there are (a plan for another model has hundreds)."""
+    kinds: dict[Code, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.code, []).append(finding)
+    rows = []
+    for code, members in kinds.items():
+        rows += [[code.value, finding.where, finding.sentence] for finding in members[:SHOWN_OF_A_KIND]]
+        if len(members) > SHOWN_OF_A_KIND:
+            rows.append([code.value, "", f"and {len(members) - SHOWN_OF_A_KIND} more; --json lists all"])
+    return rows

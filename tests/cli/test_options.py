@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -57,3 +58,6 @@ def test_output_places_are_checked_first(tmp_path: Path) -> None:
         output_file(str(tmp_path / "missing" / "plan.json"))
     with pytest.raises(UsageError, match="directory"):
         output_file(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a regular file"):  # as /dev/null, which a rename would replace
+        output_file(str(tmp_path / "pipe"))
