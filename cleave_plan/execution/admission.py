@@ -22,10 +22,23 @@ _PLAN_AGAIN = "make the plan again with `cleave-plan plan`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where one GEMM runs: ``tiles`` as (device name, box), empty when the server computes it."""
+    """Where one GEMM runs: ``tiles`` as (device name, box), empty when the server computes it as one.
+
+    The name is None for a tile that the server computes beside the devices.
+    """
 
     gemm: Gemm
-    tiles: tuple[tuple[str, Box], ...]
+    tiles: tuple[tuple[str | None, Box], ...]
+
+    @property
+    def away(self) -> dict[int, tuple[str, Box]]:
+        """The tiles of devices, by their place among all."""
+        return {place: (device, box) for place, (device, box) in enumerate(self.tiles) if device is not None}
+
+    @property
+    def home(self) -> dict[int, Box]:
+        """The tiles of the server, by their place among all."""
+        return {place: box for place, (device, box) in enumerate(self.tiles) if device is None}
 
 
 def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
@@ -74,10 +87,10 @@ def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
     columns = {name: tiles.column(name).tolist() for name in BOX}
     boxes = [Box(*row) for row in zip(*columns.values(), strict=True)]
     for place, (box, device) in enumerate(zip(boxes, tiles.device.tolist(), strict=True)):
-        if not 0 <= device < len(plan.device_names):
+        if not 0 <= device <= len(plan.device_names):
             raise InputFileError(
                 f"tile {place} is on device number {device}", where=where,
-                expected=f"0 to {len(plan.device_names) - 1}", remedy=_PLAN_AGAIN,
+                expected=f"0 to {len(plan.device_names) - 1}, or {len(plan.device_names)} for the server", remedy=_PLAN_AGAIN,
             )  # fmt: skip
         if any(start >= stop for start, stop in zip(box[::2], box[1::2], strict=True)):
             raise InputFileError(
@@ -96,5 +109,6 @@ def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
             f"the point (batch, m, n, k) = {flaw.point} {kind}{by}", where=where,
             expected=f"tiles that cover batch, M, K, N = {tuple(gemm.shape)} exactly once", remedy=_PLAN_AGAIN,
         )  # fmt: skip
-    names = [plan.device_names[device] for device in tiles.device.tolist()]
+    owners = (*plan.device_names, None)
+    names = [owners[device] for device in tiles.device.tolist()]
     return Placed(gemm=gemm, tiles=tuple(zip(names, boxes, strict=True)))

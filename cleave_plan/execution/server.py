@@ -13,7 +13,7 @@ from cleave_plan.execution.engines.base import Engine, Task
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.tile import Box, Product
+from cleave_plan.kernels.tile import Product, cut, multiply
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.onnx_io.lowering import Lowered, lower
@@ -30,13 +30,16 @@ class RunResult:
 
     ``level_s[d]``: seconds of level d with the server nodes before it; the last entry is what follows the last level.
     ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
-    carry them. ``runtime`` ran the server's nodes; ``notes`` are sentences about what else had to.
+    carry them. ``tiles_run`` are those of devices, ``tiles_on_server`` those that a plan leaves to the server in a GEMM that
+    devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
+    sentences about what else had to.
     """
 
     outputs: Mapping[str, Value]
     seconds: float
     level_s: tuple[float, ...]
     tiles_run: int
+    tiles_on_server: int
     gemms_on_devices: int
     gemms_on_server: int
     bytes_down: int
@@ -81,7 +84,7 @@ def device_load(placed: Iterable[Placed]) -> dict[str, float]:
     """Multiply-adds of each device that has a tile."""
     load: dict[str, float] = {}
     for place in placed:
-        for device, box in place.tiles:
+        for device, box in place.away.values():
             g, r, c = box.result_shape
             load[device] = load.get(device, 0.0) + float(g * r * c * (box.k_stop - box.k_start))
     return load
@@ -90,6 +93,7 @@ def device_load(placed: Iterable[Placed]) -> dict[str, float]:
 @dataclass(slots=True, kw_only=True)
 class _Tally:
     tiles: int = 0
+    at_home: int = 0
     down: int = 0
     up: int = 0
     device_s: dict[str, float] = field(default_factory=dict)
@@ -115,7 +119,7 @@ class Walk:
         self._order: RunOrder = run_order(
             imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in workload.gemms}, len(self._levels)
         )
-        self._total = sum(len(place.tiles) for place in placed.values())
+        self._total = sum(len(place.away) for place in placed.values())
         self._tally = _Tally()
 
     def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
@@ -130,55 +134,65 @@ class Walk:
             for name in self._order.dead_after[depth]:
                 values.pop(name, None)
             level_s.append(time.perf_counter() - start)
-        on_devices = sum(bool(place.tiles) for place in self._placed.values())
+        on_devices = sum(bool(place.away) for place in self._placed.values())
         return RunResult(
             outputs={value.name: self._value(value.name, values) for value in self._imported.model.graph.output},
-            seconds=time.perf_counter() - begin, level_s=tuple(level_s), tiles_run=self._tally.tiles,
-            gemms_on_devices=on_devices, gemms_on_server=len(self._placed) - on_devices, bytes_down=self._tally.down,
-            bytes_up=self._tally.up, device_s=self._tally.device_s, workers=workers, runtime=self._runtime.name,
-            notes=self._runtime.notes,
+            seconds=time.perf_counter() - begin, level_s=tuple(level_s),
+            tiles_run=self._tally.tiles, tiles_on_server=self._tally.at_home,
+            gemms_on_devices=on_devices, gemms_on_server=len(self._placed) - on_devices,
+            bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
+            workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
         )  # fmt: skip
 
     def _run_level(self, depth: int, values: dict[str, Value]) -> None:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
-        away = [name for name in self._levels[depth] if self._placed[name].tiles]
-        lowered = {name: self._send(job, name, values) for job, name in enumerate(away)}
+        shared = [name for name in self._levels[depth] if self._placed[name].tiles]
+        lowered = {name: self._send(job, name, values) for job, name in enumerate(shared)}
         results: dict[str, Value] = {}
         for name in self._levels[depth]:
             if name not in lowered:
                 node = self._imported.nodes[name]
                 results.update(self._runtime.run(segment_of([node], node.output), values))
+        assemblies = {name: self._begin(name, lowered[name]) for name in shared}
+        self._collect(f"level {depth + 1} of {len(self._levels)}", shared, assemblies)
+        for job, name in enumerate(shared):
+            results[self._placed[name].gemm.output] = lowered[name].finish(assemblies.pop(name).finish())
+            if self._placed[name].away:
+                self._engine.close(job)
         values.update(results)
-        values.update(self._collect(depth, away, lowered))
 
     def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Lowered:
+        """Hand the tiles of devices to the engine."""
         node, placed = self._imported.nodes[name], self._placed[name]
         arrays = [self._value(tensor, values) if tensor else None for tensor in node.input]
         lowered = lower(node, placed.gemm, arrays)
-        self._engine.open(job, Product.of(placed.gemm), lowered.a, lowered.b, self._boxes(name))
-        for tile, (device, box) in enumerate(placed.tiles):
+        if placed.away:
+            boxes = {tile: box for tile, (_, box) in placed.away.items()}
+            self._engine.open(job, Product.of(placed.gemm), lowered.a, lowered.b, boxes)
+        for tile, (device, box) in placed.away.items():
             self._engine.send(Task(job, tile, device, box))
         return lowered
 
-    def _collect(self, depth: int, away: list[str], lowered: Mapping[str, Lowered]) -> dict[str, Value]:
-        assemblies = {name: Assembly(Product.of(self._placed[name].gemm), self._boxes(name)) for name in away}
-        results: dict[str, Value] = {}
-        while len(results) < len(away):
-            finished = self._engine.collect()
-            name, device = away[finished.task.job], finished.task.device
-            assemblies[name].add(finished.task.tile, finished.result)
-            tally = self._tally
-            tally.tiles, tally.down, tally.up = tally.tiles + 1, tally.down + finished.bytes_down, tally.up + finished.bytes_up
-            tally.device_s[device] = tally.device_s.get(device, 0.0) + finished.seconds
-            self._progress(tally.tiles, self._total, f"level {depth + 1} of {len(self._levels)}")
-            if assemblies[name].complete:
-                results[self._placed[name].gemm.output] = lowered[name].finish(assemblies.pop(name).finish())
-        for job in range(len(away)):
-            self._engine.close(job)
-        return results
+    def _begin(self, name: str, lowered: Lowered) -> Assembly:
+        """An assembly that holds the server's own tiles."""
+        placed = self._placed[name]
+        product = Product.of(placed.gemm)
+        assembly = Assembly(product, {tile: box for tile, (_, box) in enumerate(placed.tiles)})
+        for tile, box in placed.home.items():
+            assembly.add(tile, multiply(product, cut(product, lowered.a, lowered.b, box), box))
+            self._tally.at_home += 1
+        return assembly
 
-    def _boxes(self, name: str) -> dict[int, Box]:
-        return {tile: box for tile, (_, box) in enumerate(self._placed[name].tiles)}
+    def _collect(self, label: str, names: list[str], assemblies: Mapping[str, Assembly]) -> None:
+        """Take every result of the level's devices."""
+        tally = self._tally
+        for _ in range(sum(len(self._placed[name].away) for name in names)):
+            finished = self._engine.collect()
+            task = finished.task
+            assemblies[names[task.job]].add(task.tile, finished.result)
+            tally.tiles, tally.down, tally.up = tally.tiles + 1, tally.down + finished.bytes_down, tally.up + finished.bytes_up
+            tally.device_s[task.device] = tally.device_s.get(task.device, 0.0) + finished.seconds
+            self._progress(tally.tiles, self._total, label)
 
     def _value(self, name: str, values: Mapping[str, Value]) -> Value:
         return values[name] if name in values else self._weights[name]

@@ -35,6 +35,7 @@ def test_a_good_plan_is_admitted(workload: Workload) -> None:
     gemm = next(gemm for gemm in workload.gemms if gemm.name == "q")
     placed = admit(plan_of(workload, rows(gemm, 4, 6)), workload)
     assert placed["q"].tiles == (("device-0", Box(0, 4, 0, 8, 0, 8, 0, 1)), ("device-1", Box(4, 10, 0, 8, 0, 8, 0, 1)))
+    assert admit(plan_of(workload, [(0, HALF), (3, REST)]), workload)["q"].home == {1: REST}
     assert not any(place.tiles for name, place in placed.items() if name != "q")
 
 
@@ -52,7 +53,7 @@ REST = Box(5, 10, 0, 8, 0, 8, 0, 1)
         ([(0, Box(-1, 5, 0, 8, 0, 8, 0, 1)), (1, REST)], "lies outside the GEMM"),
         ([(0, HALF), (1, Box(10, 5, 0, 8, 0, 8, 0, 1))], "tile 1 is empty or turned round"),
         ([(0, HALF), (1, REST), (1, Box(5, 5, 0, 8, 0, 8, 0, 1))], "tile 2 is empty"),
-        ([(0, HALF), (3, REST)], "tile 1 is on device number 3; expected 0 to 2"),
+        ([(0, HALF), (4, REST)], "tile 1 is on device number 4; expected 0 to 2, or 3 for the server"),
         ([(-1, HALF), (1, REST)], "tile 0 is on device number -1"),
         ([(0, Box(0, 10, 0, 8, 0, 4, 0, 1))], r"\(0, 0, 0, 4\) is computed by no tile"),
     ],

@@ -80,6 +80,21 @@ def test_rows_columns_and_more_devices_than_workers(tmp_path: Path) -> None:
     assert set(result.device_s) == {f"device-{place}" for place in range(5)}
 
 
+def test_the_server_computes_tiles_beside_the_devices(tmp_path: Path) -> None:
+    """A tile on the device after the last one is the server's own: it is computed, and nothing travels for it."""
+    path = small_models.transformer_block(tmp_path / "block.onnx")
+    imported = load_model(path)
+    gemms = {gemm.name: gemm for gemm in imported.workload.gemms}
+    shared, own = rows(gemms["q"], 4, 6), [(1, box) for _, box in rows(gemms["k"], 10)]
+    inputs = random_inputs(imported)
+    result = run(hand_plan(imported.workload, {"q": shared, "k": own}, devices=1), path, inputs)
+    assert_same(result, path, inputs)
+    assert (result.tiles_run, result.tiles_on_server) == (1, 2)
+    assert (result.gemms_on_devices, result.gemms_on_server) == (1, 5)
+    assert list(result.device_s) == ["device-0"]
+    assert (result.bytes_down, result.bytes_up) == ((4 * 8 + 8 * 8) * 4, 4 * 8 * 4)
+
+
 def test_all_on_the_server_starts_no_process(tmp_path: Path) -> None:
     """A plan without tiles needs no workers."""
     path = small_models.transformer_block(tmp_path / "block.onnx")
