@@ -94,7 +94,7 @@ def server_load(gemm: Gemm, placement: Placement, devices: int, servers: Sequenc
 
 def server_seconds(gemm: Gemm, server: Server) -> float:
     """Seconds that ``server`` needs for the whole GEMM: arithmetic or memory traffic, whichever is longer."""
-    moved = gemm.a_bytes + gemm.b_bytes + gemm.out_bytes
+    moved = gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
     return max(gemm.flop / server.rate(gemm.dtype), moved / server.memory_bandwidth_bytes_per_s)
 
 

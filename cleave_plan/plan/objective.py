@@ -166,7 +166,7 @@ class Recount:
         load.gemm_s[assignment.server] += price.server_s
         if assignment.mode is Mode.SERVER:
             server = self._servers[assignment.server]
-            touched = gemm.a_bytes + gemm.b_bytes + gemm.out_bytes
+            touched = gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
             load.gemm_s[server.name] += max(gemm.flop / server.rate(gemm.dtype), touched / server.memory_bandwidth_bytes_per_s)
 
     def _operators_s(self) -> float:

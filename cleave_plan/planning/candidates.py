@@ -84,7 +84,9 @@ class Candidates:
         key = (part.gemm.class_key, part.copies)
         if key not in self._options:
             devices = self.columns_of(part.gemm)
-            found = options_for(part, devices, self.links(part.gemm), self.fleet.servers[0] if self.server_allowed else None)
+            found = options_for(
+                part, devices, self.links(part.gemm), self.fleet.servers[0] if self.server_allowed or part.gemm.pinned else None
+            )
             if not found:
                 raise self._fits_nowhere(part.gemm)
             self._options[key] = found
@@ -103,16 +105,22 @@ class Candidates:
         )
 
     def _bound(self, level: LevelClass) -> float:
-        parts = [part for part in level.parts if part.gemm.macs > 0]
-        if not parts:
-            return 0.0
-        links = self.links(parts[0].gemm)
-        return level_bound(
-            [terms_of(part.gemm, part.copies) for part in parts],
-            [self.columns_of(part.gemm) for part in parts],
-            links,
-            [self.links(part.gemm).flop_per_s for part in parts],
+        """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
+        free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
+        pinned_s = sum(
+            part.copies * part.gemm.flop / sum(server.rate(part.gemm.dtype) for server in self.fleet.servers)
+            for part in level.parts
+            if part.gemm.macs > 0 and part.gemm.pinned
         )
+        if not free:
+            return pinned_s
+        shared_s = level_bound(
+            [terms_of(part.gemm, part.copies) for part in free],
+            [self.columns_of(part.gemm) for part in free],
+            self.links(free[0].gemm),
+            [self.links(part.gemm).flop_per_s for part in free],
+        )
+        return max(shared_s, pinned_s)
 
     def _fits_nowhere(self, gemm: Gemm) -> InfeasibleError:
         needed = terms_of(gemm).stream_bytes

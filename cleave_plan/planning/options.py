@@ -85,10 +85,11 @@ class Part:
 def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server | None) -> list[Option]:
     """Non-dominated options of ``part``; ``server`` may compute too (None: it may not).
 
-    Empty when no device can take part and the server may not.
+    Empty when no device can take part and the server may not. Work that is pinned to the server has that one option,
+    whether the server may take other work or not.
     """
-    if part.gemm.macs == 0:
-        return [_on_server(part, len(devices), None)]
+    if part.gemm.macs == 0 or part.gemm.pinned:
+        return [_on_server(part, len(devices), server)]
     found = [] if server is None else [_on_server(part, len(devices), server)]
     terms = terms_of(part.gemm, part.copies)
     able = np.flatnonzero(eligible(terms, devices))

@@ -118,7 +118,8 @@ def _one_device(found: Candidates) -> tuple[str | None, float | None]:
     """The device that is fastest alone (by ideal cost of whole GEMMs) and its executed seconds; None when none can."""
     total = np.zeros(len(found.fleet.devices))
     able = np.ones(len(found.fleet.devices), dtype=bool)
-    samples = [(members[0], len(members)) for members in found.workload.classes().values() if members[0].macs > 0]
+    classes = [(members[0], len(members)) for members in found.workload.classes().values() if members[0].macs > 0]
+    samples = [(gemm, count) for gemm, count in classes if not gemm.pinned]
     for gemm, count in samples:
         devices = found.columns_of(gemm)
         able &= eligible(terms_of(gemm), devices)
@@ -131,7 +132,7 @@ def _one_device(found: Candidates) -> tuple[str | None, float | None]:
     if not samples or not able.any():
         return None, None
     best = int(np.where(able, total, np.inf).argmin())
-    seconds = 0.0
+    seconds = sum(count * server_seconds(gemm, found.fleet.servers[0]) for gemm, count in classes if gemm.pinned)
     for gemm, count in samples:
         alone = options_on_one(Part(gemm=gemm, copies=1), found.columns_of(gemm), best)
         if alone is None:

@@ -126,6 +126,8 @@ class ClassKey(NamedTuple):
     b: tuple[Role, DType]
     out_dtype: DType
     window: ConvWindow | None
+    repeats: int
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,8 @@ class Gemm:
 
     ``name`` is unique in the workload; ``node`` is the ONNX node it came from; ``op`` its operator; ``level`` the
     longest-path depth in GEMMs (0 first); ``output`` the tensor that holds the result after biases and reshapes.
+    ``repeats``: how often it runs in one batch, one time after the other (a Loop body, a recurrent step). ``pinned``: why it
+    can only be computed on the server, as a part of its node ("" when devices may compute it).
     """
 
     name: str
@@ -147,6 +151,8 @@ class Gemm:
     out_dtype: DType
     level: int
     window: ConvWindow | None = None
+    repeats: int = 1
+    pinned: str = ""
 
     @property
     def dtype(self) -> DType:
@@ -155,20 +161,21 @@ class Gemm:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds without bias."""
-        return self.shape.macs
+        """Multiply-adds without bias, all repeats together."""
+        return self.repeats * self.shape.macs
 
     @property
     def flop(self) -> int:
         """2 * MACs."""
-        return 2 * self.shape.macs
+        return 2 * self.macs
 
     @property
     def class_key(self) -> ClassKey:
         """The identity under which the planner shares one decision."""
         return ClassKey(
-            self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window
-        )
+            self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window,
+            self.repeats, bool(self.pinned),
+        )  # fmt: skip
 
     @property
     def a_bytes(self) -> int:
