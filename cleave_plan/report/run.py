@@ -25,6 +25,7 @@ def run_document(result: RunResult, verification: Verification | None, *, inputs
         "level_s": list(result.level_s),
         "device_s": dict(result.device_s),
         "tiles": result.tiles_run,
+        "tiles_on_server": result.tiles_on_server,
         "gemms_on_devices": result.gemms_on_devices,
         "gemms_on_server": result.gemms_on_server,
         "bytes_down": result.bytes_down,
@@ -97,25 +98,21 @@ def verdict(verification: Verification) -> str:
 
 
 def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
-    where = f"{result.workers} worker processes of this machine play {plural(len(result.device_s), 'device')}"
-    busy = sum(result.device_s.values())
+    processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
+    busy = _seconds(sum(result.device_s.values()))
+    cut = f"cut into {plural(result.tiles_run, 'tile')} of {plural(len(result.device_s), 'device')}, {busy} of arithmetic"
+    if result.tiles_on_server:
+        cut += f", and {plural(result.tiles_on_server, 'tile')} that the server keeps"
+    down, up = _bytes(result.bytes_down), _bytes(result.bytes_up)
     facts = [
-        Fact("inputs", inputs),
-        Fact("time", _seconds(result.seconds), f"on this machine, not on the fleet; {where}"),
-        Fact(
-            "GEMMs",
-            count(result.gemms_on_devices),
-            f"on devices in {plural(result.tiles_run, 'tile')}, {_seconds(busy)} of arithmetic",
-        ),
-        Fact("", count(result.gemms_on_server), f"on the server, with everything else, by {result.runtime}"),
-        Fact(
-            "traffic",
-            _bytes(result.bytes_down + result.bytes_up),
-            f"{_bytes(result.bytes_down)} down, {_bytes(result.bytes_up)} up",
-        ),
+        Fact("inputs", "", inputs),
+        Fact("time", _seconds(result.seconds), f"of {processes} of this machine that play the devices, not of the fleet"),
+        Fact("GEMMs", count(result.gemms_on_devices), cut),
+        Fact("", count(result.gemms_on_server), f"whole on the server, as every other operator, by {result.runtime}"),
+        Fact("traffic", _bytes(result.bytes_down + result.bytes_up), f"{down} down, {up} up, counted as it was sent"),
     ]
     if outputs is not None:
-        facts.append(Fact("outputs", outputs))
+        facts.append(Fact("outputs", "", outputs))
     return facts
 
 
