@@ -45,7 +45,7 @@ def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
     """Each GEMM of ``workload`` by name, with its tiles.
 
     Raises InputFileError when the plan is for another model, leaves a GEMM out, names one that is not there or twice,
-    or has a tile outside its GEMM, on no device, doubled or missing, or a convolution whose K is cut.
+    or has a tile outside its GEMM, on no device, doubled or missing, or tiles of a GEMM that cannot be cut so.
     """
     if plan.model.sha256 != workload.sha256:
         raise InputFileError(
@@ -84,6 +84,13 @@ def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
         if len(tiles):
             raise InputFileError(f"it has {len(tiles)} tiles though the server computes it", where=where, expected="no tiles")
         return Placed(gemm=gemm, tiles=())
+    if gemm.pinned and len(tiles):
+        raise InputFileError(
+            f"it has tiles, but only the server can compute it: {gemm.pinned}",
+            where=where,
+            expected="server mode",
+            remedy=_PLAN_AGAIN,
+        )
     columns = {name: tiles.column(name).tolist() for name in BOX}
     boxes = [Box(*row) for row in zip(*columns.values(), strict=True)]
     for place, (box, device) in enumerate(zip(boxes, tiles.device.tolist(), strict=True)):

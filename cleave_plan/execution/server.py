@@ -115,9 +115,11 @@ class Walk:
         self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
         self._weights = Weights(imported.model, imported.path)
         self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
-        self._levels = [[workload.gemms[index].name for index in level.gemms] for level in workload.levels]
+        # A pinned GEMM is a part of its node, which runs with the server's other nodes.
+        own = [gemm for gemm in workload.gemms if not gemm.pinned]
+        self._levels = [[gemm.name for gemm in own if gemm.level == level.index] for level in workload.levels]
         self._order: RunOrder = run_order(
-            imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in workload.gemms}, len(self._levels)
+            imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in own}, len(self._levels)
         )
         self._total = sum(len(place.away) for place in placed.values())
         self._tally = _Tally()

@@ -118,3 +118,12 @@ def test_one_wrong_column_anywhere_is_found(workload: Workload) -> None:
                 edited = dataclasses.replace(plan.assignments[0], tiles=bad)
                 with pytest.raises(InputFileError):
                     admit(dataclasses.replace(plan, assignments=(edited, *plan.assignments[1:])), workload)
+
+
+def test_a_pinned_gemm_cannot_have_tiles(workload: Workload) -> None:
+    """It is a part of a node that the server runs whole."""
+    gemms = tuple(dataclasses.replace(g, pinned="a recurrent step") if g.name == "q" else g for g in workload.gemms)
+    pinned = dataclasses.replace(workload, gemms=gemms)
+    with pytest.raises(InputFileError, match="only the server can compute it: a recurrent step"):
+        admit(plan_of(workload, [(0, HALF), (1, REST)]), pinned)
+    assert admit(hand_plan(workload, {}), pinned)["q"].tiles == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,14 @@ from onnx import TensorProto, helper
 from cleave_plan.cost.efficiency import device_columns
 from cleave_plan.cost.tile import price
 from cleave_plan.errors import CleaveError, ExecutionError, InputFileError, UsageError
+from cleave_plan.execution.admission import admit
+from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import random_inputs
-from cleave_plan.execution.server import RunResult, run
+from cleave_plan.execution.server import RunResult, Walk, run
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.progress import silent
 
 pytest.importorskip("onnxruntime", reason="the oracle of these tests is onnxruntime")
 
@@ -93,6 +97,23 @@ def test_the_server_computes_tiles_beside_the_devices(tmp_path: Path) -> None:
     assert (result.gemms_on_devices, result.gemms_on_server) == (1, 5)
     assert list(result.device_s) == ["device-0"]
     assert (result.bytes_down, result.bytes_up) == ((4 * 8 + 8 * 8) * 4, 4 * 8 * 4)
+
+
+def test_nodes_of_pinned_gemms_run_with_the_server_nodes(tmp_path: Path) -> None:
+    """They are run once, whole, whatever their level."""
+    path = small_models.transformer_block(tmp_path / "block.onnx")
+    imported = load_model(path)
+    pinned = {"k", "context"}
+    gemms = tuple(
+        dataclasses.replace(gemm, pinned="by hand", repeats=3) if gemm.name in pinned else gemm
+        for gemm in imported.workload.gemms
+    )
+    imported = dataclasses.replace(imported, workload=dataclasses.replace(imported.workload, gemms=gemms))
+    placed = admit(hand_plan(imported.workload, {}), imported.workload)
+    inputs = random_inputs(imported)
+    result = Walk(imported, placed, LocalEngine(1), runtime="auto", progress=silent).run(dict(inputs))
+    assert_same(result, path, inputs)
+    assert result.gemms_on_server == 6
 
 
 def test_all_on_the_server_starts_no_process(tmp_path: Path) -> None:
