@@ -24,6 +24,7 @@ from rich.text import Text
 PLAIN_WIDTH = 130
 NARROWEST = 40
 NARROWEST_TEXT = 16
+ROUNDING = 1e-9
 PADDING = 3
 """Blanks that a column of a table has around it."""
 
@@ -136,8 +137,8 @@ def count(number: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 as a percentage with up to three significant digits: "0.0312 %" or "41.2 %"."""
-    return f"{100 * share:.3g} %"
+    """A share of 1 as a percentage with up to three significant digits ("0.0312 %", "41.2 %"); rounding errors are 0 %."""
+    return f"{100 * share:.3g} %" if abs(share) > ROUNDING else "0 %"
 
 
 def plural(number: int, noun: str) -> str:

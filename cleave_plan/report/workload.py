@@ -29,8 +29,8 @@ def weight_elements(gemm: Gemm) -> int:
 
 
 def moved_bytes(gemm: Gemm) -> int:
-    """Bytes of both operands and of the result, each once."""
-    return gemm.a_bytes + gemm.b_bytes + gemm.out_bytes
+    """Bytes of both operands and of the result, each once in every repeat."""
+    return gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
 
 
 def workload_document(workload: Workload) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def workload_document(workload: Workload) -> dict[str, Any]:
 def _gemm_document(gemm: Gemm) -> dict[str, Any]:
     return {
         "name": gemm.name, "node": gemm.node, "op": gemm.op, "phase": gemm.phase.value, "level": gemm.level,
-        "shape": list(gemm.shape), "dtype": gemm.dtype.value,
+        "shape": list(gemm.shape), "dtype": gemm.dtype.value, "repeats": gemm.repeats, "pinned": gemm.pinned or None,
         "macs": gemm.macs, "flop": gemm.flop, "parameters": weight_elements(gemm), "bytes": moved_bytes(gemm),
         "a": _operand_document(gemm.a, gemm.a_bytes), "b": _operand_document(gemm.b, gemm.b_bytes),
         "out": {"tensor": gemm.output, "dtype": gemm.out_dtype.value, "bytes": gemm.out_bytes},
@@ -90,8 +90,12 @@ def workload_text(workload: Workload, screen: Screen, *, every: bool = False) ->
     sheet.facts(_model_facts(workload))
     sheet.heading("Matrix multiplications")
     groups = [(gemm,) for gemm in workload.gemms] if every else list(workload.classes().values())
-    total = ("total", "", count(len(workload.gemms)), "", "", "", "", "", *_sums(workload.gemms))
-    sheet.table(_COLUMNS, [_row(group) for group in groups], total=total)
+    total = ["total", "", count(len(workload.gemms)), "", "", "", "", "", *_sums(workload.gemms)]
+    rows = [[*_row(group), _remark(group[0])] for group in groups]
+    if any(row[-1] for row in rows):
+        sheet.table([*_COLUMNS, Column("", numeric=False)], rows, total=[*total, ""])
+    else:
+        sheet.table(_COLUMNS, [row[:-1] for row in rows], total=total)
     if not every and len(groups) < len(workload.gemms):
         sheet.notes(["a row stands for × identical GEMMs and its last three columns are their sums; --all lists each"])
     sheet.heading(f"On the server: {plural(len(workload.server_operators), 'operator')}")
@@ -124,6 +128,12 @@ def _row(group: Sequence[Gemm]) -> tuple[str, ...]:
     first = group[0]
     sizes = (count(size) for size in first.shape)
     return (common_name([gemm.name for gemm in group]), first.op, count(len(group)), *sizes, first.dtype.value, *_sums(group))
+
+
+def _remark(gemm: Gemm) -> str:
+    """How often it runs if more than once, and why devices cannot compute it if they cannot."""
+    times = f"runs {count(gemm.repeats)} times" if gemm.repeats > 1 else ""
+    return "; ".join(part for part in (times, f"server: {gemm.pinned}" if gemm.pinned else "") if part)
 
 
 def common_name(names: Sequence[str]) -> str:

@@ -177,6 +177,17 @@ def test_the_workload_on_the_terminal() -> None:
     assert "second MatMul 1 1 32 64 16" in listed
 
 
+def test_gemms_that_repeat_or_stay_are_marked() -> None:
+    """A recurrent step's work counts every time it runs, and the reason why it stays on the server is said."""
+    step = dataclasses.replace(gemm("first", 0), repeats=100, pinned="a recurrent step")
+    workload = dataclasses.replace(WORKLOAD, gemms=(step, WORKLOAD.gemms[1]))
+    text = squeezed(workload_text(workload, SCREEN))
+    assert "first MatMul 1 1 32 64 16 float32 1,024 6.554 MFLOP 1.434 MB runs 100 times; server: a recurrent step" in text
+    document = workload_document(workload)
+    assert document["totals"]["gemm_macs"] == 101 * 32 * 64 * 16
+    assert [(each["repeats"], each["pinned"]) for each in document["gemms"]] == [(100, "a recurrent step"), (1, None)]
+
+
 def test_the_workload_as_a_document() -> None:
     """Names that scripts rely on, with literal values: 32*64*16 multiply-adds twice."""
     document = json.loads(json.dumps(workload_document(WORKLOAD), allow_nan=False))

@@ -98,6 +98,7 @@ def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_words_for_numbers() -> None:
     """Thousands apart, percentages of three digits, plurals."""
+    assert (percent(2.2e-16), percent(-1e-12)) == ("0 %", "0 %")
     assert (count(1234567), percent(0.000312), percent(0.412), percent(1.0)) == ("1,234,567", "0.0312 %", "41.2 %", "100 %")
     assert (plural(1, "device"), plural(0, "device"), plural(1200, "device")) == ("1 device", "0 devices", "1,200 devices")
 
