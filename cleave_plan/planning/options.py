@@ -44,6 +44,9 @@ FAR, NEAR = 1.25, 1.08
 KEPT = 12
 """Options that a part keeps at the most."""
 
+_CORRECTIONS = 4
+"""Sizes of the server's slab that are tried at the most."""
+
 _EVEN = 3e-3
 """Devices and server end together when their times differ by less than this share."""
 
@@ -107,7 +110,7 @@ def _shared_with_server(alone: _Search, server: Server) -> list[Option]:
     """Options in which the server computes a slab and devices the rest, both ending at about the same time.
 
     The slab is first sized by the lower bound with the server, stretched by what the devices' own tiling needed over
-    theirs; then it is corrected once by the difference of the two times found.
+    theirs; then it is corrected by the difference of the two times found until they are even.
     """
     terms, part = alone.terms, alone.part
     stretch = alone.best_s / max(alone.floor(alone.order, alone.links), 1e-300)
@@ -116,7 +119,7 @@ def _shared_with_server(alone: _Search, server: Server) -> list[Option]:
     per_second = server.rate(part.gemm.dtype) / terms.flop
     found: list[Option] = []
     area = target_s * per_second
-    for _ in range(2):
+    for _ in range(_CORRECTIONS):
         slab = slab_of(terms, area)
         if slab is None:
             break
