@@ -36,7 +36,8 @@ def gemm(name: str, level: int) -> Gemm:
     return Gemm(
         name=name, node=name, op="MatMul", shape=GemmShape(1, 32, 64, 16), level=level,
         a=Operand(tensor="x", role=Role.ACTIVATION, dtype=DType.FLOAT32),
-        b=Operand(tensor=f"{name}.weight", role=Role.PARAMETER, dtype=DType.FLOAT32), output=f"{name}.out", out_dtype=DType.FLOAT32,
+        b=Operand(tensor=f"{name}.weight", role=Role.PARAMETER, dtype=DType.FLOAT32),
+        output=f"{name}.out", out_dtype=DType.FLOAT32,
     )  # fmt: skip
 
 
@@ -47,7 +48,8 @@ WORKLOAD = Workload(
         ServerOperator(name="act", op="Relu", level=1, bytes=4096),
         ServerOperator(name="odd", op="Fused", domain="com.example", level=1, bytes=None, gemm_like=True),
     ),
-    inputs=(TensorInfo(name="x", dtype="float32", shape=(32, 64)),), outputs=(TensorInfo(name="y", dtype="float32", shape=(32, 16)),),
+    inputs=(TensorInfo(name="x", dtype="float32", shape=(32, 64)),),
+    outputs=(TensorInfo(name="y", dtype="float32", shape=(32, 16)),),
     parameters={"first.weight": 4096, "second.weight": 4096}, parameter_elements=2048, dims={"batch": 32},
     notes=("Fused holds matrix work that no rule counts",),
 )  # fmt: skip
@@ -92,12 +94,14 @@ PLAN = Plan(
             tiles=Tiles.of([(0, 0, 32, 0, 16, 0, 64, 0, 1)]),
         ),
         Assignment(
-            class_name="c1", mode=Mode.SERVER, gemms=("second",), server="main", servers=("main",), shares=(1.0,), tiles=Tiles.of([]),
+            class_name="c1", mode=Mode.SERVER, gemms=("second",), server="main", servers=("main",), shares=(1.0,),
+            tiles=Tiles.of([]),
         ),
     ),
     predicted=PREDICTED,
     solver=SolverReport(
-        name="HiGHS", status=SolverStatus.OPTIMAL, objective=0.3, bound=0.3, gap=0.0, build_s=0.01, solve_s=0.02, variables=12, rows=8
+        name="HiGHS", status=SolverStatus.OPTIMAL, objective=0.3, bound=0.3, gap=0.0, build_s=0.01, solve_s=0.02,
+        variables=12, rows=8,
     ),
     notes=("every batch streams the weights",),
 )  # fmt: skip
