@@ -38,6 +38,11 @@ class DType(StrEnum):
         return _BITS[self]
 
     @property
+    def is_float(self) -> bool:
+        """Whether gradients flow through values of this type."""
+        return self.value.startswith(("float", "bfloat"))
+
+    @property
     def accumulator_bits(self) -> int:
         """Bits of one partial sum of products of this type: 64 for float64, otherwise at least 32."""
         return max(32, self.bits)

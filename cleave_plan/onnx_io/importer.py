@@ -22,7 +22,7 @@ from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.notes import make_notes
 from cleave_plan.onnx_io.operators import Form, has_uncounted_matrix_work, rule_of
 from cleave_plan.onnx_io.order import node_label
-from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters
+from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.traffic import bytes_moved
@@ -81,6 +81,7 @@ class _Importer:
         self.forms = self._forms()
         self.schedule: Schedule = schedule(self.graph, self.forms.keys())
         self.constants = constant_tensors(self.graph, self.schedule.reads, bindings.inputs)
+        self.learned = learned_tensors(self.graph, self.schedule.reads, facts)
         self.sizes = {name: _bytes(fact.elem, self.shapes[name]) for name, fact in facts.items()}
 
     def build(self, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
@@ -159,7 +160,8 @@ class _Importer:
                 f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=self.where,
                 expected="an element type in the file (value_info)",
             )  # fmt: skip
-        return Operand(tensor=name, role=Role.PARAMETER if name in self.constants else Role.ACTIVATION, dtype=dtype)
+        role = Role.PARAMETER if name in self.constants else Role.ACTIVATION
+        return Operand(tensor=name, role=role, dtype=dtype, learned=name in self.learned)
 
     def _levels(self, gemms: tuple[Gemm, ...]) -> tuple[Level, ...]:
         members: list[list[int]] = [[] for _ in range(self.schedule.levels)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,6 +12,7 @@ import onnx
 from cleave_plan.onnx_io.attributes import get_tensor, subgraphs
 from cleave_plan.onnx_io.elements import WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
+from cleave_plan.onnx_io.facts import Fact
 from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.order import reads
@@ -38,6 +39,25 @@ def constant_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inp
         if fixed and node.op_type not in RANDOM and all(name in names for name in needed):
             names.update(name for name in node.output if name)
     return names
+
+
+def learned_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], facts: Mapping[str, Fact]) -> set[str]:
+    """Float tensors that depend on a float initialiser with at least one axis: those whose gradient a training step needs."""
+    names = {tensor.name for tensor in graph.initializer if _is_weight(tensor)}
+    for node, needed in zip(graph.node, needs, strict=True):
+        if any(name in names for name in needed):
+            names.update(name for name in node.output if name and _flows(facts.get(name)))
+    return names
+
+
+def _is_weight(tensor: onnx.TensorProto) -> bool:
+    dtype = dtype_of(tensor.data_type)
+    return dtype is not None and dtype.is_float and bool(tensor.dims)
+
+
+def _flows(fact: Fact | None) -> bool:
+    dtype = dtype_of(fact.elem) if fact is not None else None
+    return dtype is None or dtype.is_float
 
 
 def find_parameters(graph: onnx.GraphProto, operands: Collection[str], fed: Collection[str], folder: Path) -> Parameters:

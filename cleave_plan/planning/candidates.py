@@ -142,8 +142,7 @@ class Candidates:
 
 def weight_bytes(workload: Workload, part: Part) -> float:
     """Bytes that the part's parameters take on the servers (a weight derived from another is counted with that one)."""
-    operands = ((part.gemm.a, part.gemm.a_bytes), (part.gemm.b, part.gemm.b_bytes))
-    return float(part.copies * sum(size for operand, size in operands if operand.tensor in workload.parameters))
+    return float(part.copies * sum(workload.parameters.get(operand.tensor, 0) for operand in (part.gemm.a, part.gemm.b)))
 
 
 def placements(fleet: Fleet) -> list[Placement]:

@@ -52,11 +52,15 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """One operand of a GEMM: the ONNX tensor's name, its role and its element type."""
+    """One operand of a GEMM: the ONNX tensor's name, its role and its element type.
+
+    ``learned``: whether an activation depends on a parameter, so that a training step needs its gradient.
+    """
 
     tensor: str
     role: Role
     dtype: DType
+    learned: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,136 @@
+r"""The GEMMs of a training step, derived from the forward ones.
+
+For C = A B with dC the gradient of the loss with respect to C (all in canonical form, one batch item):
+
+    dA = dC B^T      shape (M, N, K):  A-gradient, needed where A is a parameter or depends on one
+    dB = A^T dC      shape (K, M, N):  B-gradient, needed where B is a parameter or depends on one
+
+so a GEMM with a weight gives dX and dW, one between activations gives the gradients of both, and nothing is computed
+towards inputs before which nothing learns. Each has the forward GEMM's MACs. Forward level l of L is followed backwards
+as level 2L - 1 - l; dX and dW of a GEMM share it. Axes that were folded into M or N because an operand is shared are summed
+by these products as they must be.
+
+What the servers hold grows: gradient and optimizer state of every parameter (``STATE_BYTES`` an element, two float32
+moments as AdamW keeps them), and every activation that a GEMM reads or makes stays until its gradient is done.
+
+Assumptions, said in the workload's notes: a convolution's gradients are priced on im2col matrices (no windows), and the other
+operators' backward passes at twice the bytes of the forward ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cleave_plan.workload.gemm import Gemm, GemmShape, Operand, Phase, Role
+from cleave_plan.workload.graph import Level, ServerOperator, Workload
+
+STATE_BYTES = 8
+"""Optimizer state of one parameter element: AdamW's two moments in float32."""
+
+BACKWARD_TRAFFIC = 2
+"""Bytes of an operator's backward pass over those of its forward pass (it reads values and gradients)."""
+
+
+def training_workload(forward: Workload) -> Workload:
+    """``forward`` with its backward GEMMs, levels, operators and the memory that training needs."""
+    depth = len(forward.levels)
+    gemms = list(forward.gemms)
+    levels = list(forward.levels)
+    held = _activations_held(forward)
+    for level in forward.levels:
+        levels[level.index] = replace(level, live_bytes=held[level.index])
+    for level in reversed(forward.levels):
+        index = 2 * depth - 1 - level.index
+        made = [gradient for place in level.gemms for gradient in gradients(forward.gemms[place], index)]
+        levels.append(Level(index=index, gemms=tuple(range(len(gemms), len(gemms) + len(made))), live_bytes=held[level.index]))
+        gemms += made
+    levels, gemms = _without_empty(levels, gemms)
+    return replace(
+        forward, gemms=tuple(gemms), levels=tuple(levels), server_operators=_operators(forward, len(levels)),
+        parameters=_with_state(forward), notes=(*forward.notes, *_notes(forward)),
+    )  # fmt: skip
+
+
+def gradients(gemm: Gemm, level: int) -> list[Gemm]:
+    """The gradients of one GEMM's operands that a training step needs, at backward level ``level``."""
+    batch, m, k, n = gemm.shape
+    flowing = Operand(tensor=f"grad:{gemm.output}", role=Role.ACTIVATION, dtype=gemm.out_dtype)
+    of_a = (gemm.a, "dX", GemmShape(batch, m, n, k), flowing, gemm.b)
+    of_b = (gemm.b, "dB", GemmShape(batch, k, m, n), gemm.a, flowing)
+    return [
+        replace(
+            gemm, name=f"{gemm.name}.{'dW' if target.role is Role.PARAMETER else kind}", phase=_phase(target), shape=shape,
+            a=left, b=right, output=f"grad:{target.tensor}", out_dtype=target.dtype, level=level, window=None,
+        )
+        for target, kind, shape, left, right in (of_a, of_b)
+        if _learns(target)
+    ]  # fmt: skip
+
+
+def _learns(operand: Operand) -> bool:
+    return operand.dtype.is_float and (operand.role is Role.PARAMETER or operand.learned)
+
+
+def _phase(operand: Operand) -> Phase:
+    return Phase.GRADIENT_WEIGHT if operand.role is Role.PARAMETER else Phase.GRADIENT_INPUT
+
+
+def _without_empty(levels: list[Level], gemms: list[Gemm]) -> tuple[list[Level], list[Gemm]]:
+    """Levels without GEMMs (nothing before them learns) go, and the others are numbered again."""
+    kept: list[Level] = []
+    for level in levels:
+        if level.gemms:
+            for place in level.gemms:
+                gemms[place] = replace(gemms[place], level=len(kept))
+            kept.append(replace(level, index=len(kept)))
+    return kept, gemms
+
+
+def _activations_held(forward: Workload) -> list[int | None]:
+    """Bytes alive during each forward level in training: what it has alive anyway, and all that GEMMs read or made so far."""
+    seen: dict[str, int] = {}
+    held: list[int | None] = []
+    for level in forward.levels:
+        for place in level.gemms:
+            gemm = forward.gemms[place]
+            for operand, size in ((gemm.a, gemm.a_bytes), (gemm.b, gemm.b_bytes)):
+                if operand.role is Role.ACTIVATION:
+                    seen.setdefault(operand.tensor, size)
+            seen.setdefault(gemm.output, gemm.out_bytes)
+        held.append(None if level.live_bytes is None else max(level.live_bytes, sum(seen.values())))
+    return held
+
+
+def _operators(forward: Workload, levels: int) -> tuple[ServerOperator, ...]:
+    """Forward operators, their backward passes in reverse, and the optimizer's step at the end."""
+    depth = len(forward.levels)
+    backward = [
+        replace(
+            operator, name=f"{operator.name}.backward", level=min(2 * depth - operator.level, levels),
+            bytes=None if operator.bytes is None else BACKWARD_TRAFFIC * operator.bytes,
+        )
+        for operator in reversed(forward.server_operators)
+    ]  # fmt: skip
+    weights = sum(forward.parameters.values())
+    # Weights, gradients and moments are read; weights and moments are written.
+    step = ServerOperator(
+        name="optimizer", op="AdamW", level=levels, bytes=3 * weights + 2 * STATE_BYTES * forward.parameter_elements
+    )
+    return (*forward.server_operators, *backward, step)
+
+
+def _with_state(forward: Workload) -> dict[str, int]:
+    """Bytes that the servers hold for each parameter: weight, gradient, optimizer state."""
+    total = sum(forward.parameters.values())
+    state = STATE_BYTES * forward.parameter_elements / total if total else 0.0
+    return {name: round(size * (2 + state)) for name, size in forward.parameters.items()}
+
+
+def _notes(forward: Workload) -> Iterable[str]:
+    yield (
+        "training: backward operators are counted at twice the forward ones' bytes, the optimizer as AdamW with float32 "
+        "moments (assumed)"
+    )
+    if any(gemm.window is not None for gemm in forward.gemms):
+        yield "training: gradients of convolutions are priced on im2col matrices, which move more bytes than windows would"
