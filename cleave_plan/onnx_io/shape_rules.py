@@ -147,7 +147,7 @@ def conv_outputs(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     """Conv: onnx's inference has counted the undilated kernel for auto_pad in some versions."""
     x, w = inputs[0].shape, inputs[1].shape
     if x is None or w is None or len(x) != len(w) or len(x) < 3:
-        return [Fact(elem=inputs[0].elem, shape=None if x is None else (x[0], *([None] * (len(x) - 1))))]
+        return [Fact(elem=inputs[0].elem, shape=(x[0], *([None] * (len(x) - 1))) if x else None)]
     geometry = Convolution.of(node, len(x) - 2)
     return [Fact(elem=inputs[0].elem, shape=(x[0], w[0], *geometry.output(x[2:], w[2:])))]
 
