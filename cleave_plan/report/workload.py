@@ -120,7 +120,7 @@ def _model_facts(workload: Workload) -> list[Fact]:
         ),
     ]
     if sizes:
-        facts.insert(1, Fact("dimensions", sizes, "bound on the command line"))
+        facts.insert(1, Fact("dimensions", sizes, "open in the file, bound by you"))
     return facts
 
 
