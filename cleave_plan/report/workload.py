@@ -11,7 +11,7 @@ from typing import Any
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import Gemm, Operand, Role
-from cleave_plan.workload.graph import ServerOperator, Workload
+from cleave_plan.workload.graph import ServerOperator, TensorInfo, Workload
 
 _COLUMNS = (
     Column("GEMM", numeric=False), Column("op", numeric=False),
@@ -92,7 +92,9 @@ def workload_text(workload: Workload, screen: Screen, *, every: bool = False) ->
     groups = [(gemm,) for gemm in workload.gemms] if every else list(workload.classes().values())
     total = ["total", "", count(len(workload.gemms)), "", "", "", "", "", *_sums(workload.gemms)]
     rows = [[*_row(group), _remark(group[0])] for group in groups]
-    if any(row[-1] for row in rows):
+    if not rows:
+        sheet.notes(["there is none that a rule counts: everything runs on the server"])
+    elif any(row[-1] for row in rows):
         sheet.table([*_COLUMNS, Column("", numeric=False)], rows, total=[*total, ""])
     else:
         sheet.table(_COLUMNS, [row[:-1] for row in rows], total=total)
@@ -110,7 +112,7 @@ def _model_facts(workload: Workload) -> list[Fact]:
     sizes = ", ".join(f"{name}={size}" for name, size in workload.dims.items())
     widest = max((len(level.gemms) for level in workload.levels), default=0)
     facts = [
-        Fact("inputs", ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in workload.inputs)),
+        Fact("inputs", count(len(workload.inputs)), ", ".join(_tensor(tensor) for tensor in workload.inputs)),
         Fact("parameters", count(workload.parameter_elements), f"{_bytes(sum(workload.parameters.values()))}; {weights}"),
         Fact(
             "GEMM work", _flop(workload.gemm_flop), f"2 × {count(workload.gemm_macs)} multiply-adds, bias additions not counted"
@@ -120,8 +122,14 @@ def _model_facts(workload: Workload) -> list[Fact]:
         ),
     ]
     if sizes:
-        facts.insert(1, Fact("dimensions", sizes, "open in the file, bound by you"))
+        facts.insert(1, Fact("dimensions", count(len(workload.dims)), f"{sizes}; open in the file, bound by you"))
     return facts
+
+
+def _tensor(tensor: TensorInfo) -> str:
+    """A tensor's name, type and shape; a size that is open is a question mark."""
+    sizes = ", ".join("?" if size < 0 else str(size) for size in tensor.shape)
+    return f"{tensor.name} {tensor.dtype}[{sizes}]"
 
 
 def _row(group: Sequence[Gemm]) -> tuple[str, ...]:

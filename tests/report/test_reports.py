@@ -181,6 +181,17 @@ def test_the_workload_on_the_terminal() -> None:
     assert "second MatMul 1 1 32 64 16" in listed
 
 
+def test_a_model_without_matrix_work() -> None:
+    """No empty table, a sentence instead; an open size is a question mark."""
+    empty = dataclasses.replace(
+        WORKLOAD, gemms=(), levels=(), inputs=(TensorInfo(name="x", dtype="float32", shape=(-1, 64)),), notes=()
+    )
+    text = squeezed(workload_text(empty, SCREEN))
+    assert "there is none that a rule counts" in text
+    assert "x float32[?, 64]" in text
+    assert "total" not in text
+
+
 def test_gemms_that_repeat_or_stay_are_marked() -> None:
     """A recurrent step's work counts every time it runs, and the reason why it stays on the server is said."""
     step = dataclasses.replace(gemm("first", 0), repeats=100, pinned="a recurrent step")
