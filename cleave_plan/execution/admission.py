@@ -14,20 +14,23 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.kernels.tile import Box
 from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Assignment, Mode, Plan
-from cleave_plan.workload.gemm import Gemm
+from cleave_plan.workload.gemm import Gemm, Join
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.joined import join
 
 _PLAN_AGAIN = "make the plan again with `cleave-plan plan`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where one GEMM runs: ``tiles`` as (device name, box), empty when the server computes it as one.
+    """Where one product runs: ``tiles`` as (device name, box), empty when the server computes it as one.
 
-    The name is None for a tile that the server computes beside the devices.
+    A product is a GEMM or several ``members`` that are cut as one (``gemm`` is then the joined one). The device's name is
+    None for a tile that the server computes beside the devices.
     """
 
     gemm: Gemm
+    members: tuple[Gemm, ...]
     tiles: tuple[tuple[str | None, Box], ...]
 
     @property
@@ -42,7 +45,7 @@ class Placed:
 
 
 def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
-    """Each GEMM of ``workload`` by name, with its tiles.
+    """Each product of ``plan`` by the name of its first GEMM, with its tiles; every GEMM of ``workload`` is in one.
 
     Raises InputFileError when the plan is for another model, leaves a GEMM out, names one that is not there or twice,
     or has a tile outside its GEMM, on no device, doubled or missing, or tiles of a GEMM that cannot be cut so.
@@ -60,11 +63,15 @@ def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
             f"{len(missing)} GEMMs have no assignment, the first is {missing[0]!r}", where=f"plan for {plan.model.name}",
             expected="one assignment for each GEMM of the model", remedy=_PLAN_AGAIN,
         )  # fmt: skip
-    return {name: _placed(gemm, assigned[name], plan) for name, gemm in gemms.items()}
+    placed = {}
+    for assignment in plan.assignments:
+        for names in assignment.products():
+            placed[names[0]] = _placed(tuple(gemms[name] for name in names), assignment, plan)
+    return placed
 
 
-def _assignment_of_each(plan: Plan, gemms: Mapping[str, Gemm]) -> dict[str, Assignment]:
-    assigned: dict[str, Assignment] = {}
+def _assignment_of_each(plan: Plan, gemms: Mapping[str, Gemm]) -> set[str]:
+    assigned: set[str] = set()
     for place, assignment in enumerate(plan.assignments):
         for name in assignment.gemms:
             if name not in gemms or name in assigned:
@@ -73,17 +80,23 @@ def _assignment_of_each(plan: Plan, gemms: Mapping[str, Gemm]) -> dict[str, Assi
                     f"GEMM {name!r} {what}", where=f"$.assignments[{place}].gemms",
                     expected="each GEMM of the model once", remedy=_PLAN_AGAIN,
                 )  # fmt: skip
-            assigned[name] = assignment
+            assigned.add(name)
     return assigned
 
 
-def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
+def _placed(members: tuple[Gemm, ...], assignment: Assignment, plan: Plan) -> Placed:
     tiles = assignment.tiles
-    where = f"plan for {plan.model.name}: GEMM {gemm.name!r}"
+    where = f"plan for {plan.model.name}: GEMM {members[0].name!r}"
+    try:
+        gemm = join(members, Join(assignment.join_axis))
+    except ValueError as error:
+        raise InputFileError(
+            str(error), where=where, expected="members that share an operand or a result", remedy=_PLAN_AGAIN
+        ) from None
     if assignment.mode is Mode.SERVER:
         if len(tiles):
             raise InputFileError(f"it has {len(tiles)} tiles though the server computes it", where=where, expected="no tiles")
-        return Placed(gemm=gemm, tiles=())
+        return Placed(gemm=gemm, members=members, tiles=())
     if gemm.pinned and len(tiles):
         raise InputFileError(
             f"it has tiles, but only the server can compute it: {gemm.pinned}",
@@ -118,4 +131,4 @@ def _placed(gemm: Gemm, assignment: Assignment, plan: Plan) -> Placed:
         )  # fmt: skip
     owners = (*plan.device_names, None)
     names = [owners[device] for device in tiles.device.tolist()]
-    return Placed(gemm=gemm, tiles=tuple(zip(names, boxes, strict=True)))
+    return Placed(gemm=gemm, members=members, tiles=tuple(zip(names, boxes, strict=True)))

@@ -16,7 +16,7 @@ from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Product, cut, multiply
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
-from cleave_plan.onnx_io.lowering import Lowered, lower
+from cleave_plan.onnx_io.products import Operands, operands_of
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
@@ -117,7 +117,9 @@ class Walk:
         self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
         # A pinned GEMM is a part of its node, which runs with the server's other nodes.
         own = [gemm for gemm in workload.gemms if not gemm.pinned]
-        self._levels = [[gemm.name for gemm in own if gemm.level == level.index] for level in workload.levels]
+        self._levels = [
+            [gemm.name for gemm in own if gemm.level == level.index and gemm.name in placed] for level in workload.levels
+        ]
         self._order: RunOrder = run_order(
             imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in own}, len(self._levels)
         )
@@ -136,12 +138,13 @@ class Walk:
             for name in self._order.dead_after[depth]:
                 values.pop(name, None)
             level_s.append(time.perf_counter() - start)
-        on_devices = sum(bool(place.away) for place in self._placed.values())
+        on_devices = sum(len(place.members) for place in self._placed.values() if place.away)
+        all_gemms = sum(len(place.members) for place in self._placed.values())
         return RunResult(
             outputs={value.name: self._value(value.name, values) for value in self._imported.model.graph.output},
             seconds=time.perf_counter() - begin, level_s=tuple(level_s),
             tiles_run=self._tally.tiles, tiles_on_server=self._tally.at_home,
-            gemms_on_devices=on_devices, gemms_on_server=len(self._placed) - on_devices,
+            gemms_on_devices=on_devices, gemms_on_server=all_gemms - on_devices,
             bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
         )  # fmt: skip
@@ -153,21 +156,20 @@ class Walk:
         results: dict[str, Value] = {}
         for name in self._levels[depth]:
             if name not in lowered:
-                node = self._imported.nodes[name]
-                results.update(self._runtime.run(segment_of([node], node.output), values))
+                for node in (self._imported.nodes[member.name] for member in self._placed[name].members):
+                    results.update(self._runtime.run(segment_of([node], node.output), values))
         assemblies = {name: self._begin(name, lowered[name]) for name in shared}
         self._collect(f"level {depth + 1} of {len(self._levels)}", shared, assemblies)
         for job, name in enumerate(shared):
-            results[self._placed[name].gemm.output] = lowered[name].finish(assemblies.pop(name).finish())
+            results.update(lowered[name].finish(assemblies.pop(name).finish()))
             if self._placed[name].away:
                 self._engine.close(job)
         values.update(results)
 
-    def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Lowered:
+    def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Operands:
         """Hand the tiles of devices to the engine."""
-        node, placed = self._imported.nodes[name], self._placed[name]
-        arrays = [self._value(tensor, values) if tensor else None for tensor in node.input]
-        lowered = lower(node, placed.gemm, arrays)
+        placed = self._placed[name]
+        lowered = operands_of(placed.gemm, placed.members, self._imported.nodes, lambda tensor: self._value(tensor, values))
         if placed.away:
             boxes = {tile: box for tile, (_, box) in placed.away.items()}
             self._engine.open(job, Product.of(placed.gemm), lowered.a, lowered.b, boxes)
@@ -175,7 +177,7 @@ class Walk:
             self._engine.send(Task(job, tile, device, box))
         return lowered
 
-    def _begin(self, name: str, lowered: Lowered) -> Assembly:
+    def _begin(self, name: str, lowered: Operands) -> Assembly:
         """An assembly that holds the server's own tiles."""
         placed = self._placed[name]
         product = Product.of(placed.gemm)

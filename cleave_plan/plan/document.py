@@ -93,6 +93,16 @@ class AssignmentDocument(_Document):
         tuple[Share, ...],
         Meta(description="Share of weights and traffic of each of 'servers'; the shares sum to 1.", min_length=1),
     ]
+    joined: Annotated[
+        int,
+        _count(
+            "How many names of 'gemms' in a row are cut as one product, because they share an operand or a result; its "
+            "members lie one after the other along 'join_axis', and the columns are boxes of it.",
+            "GEMM",
+            least=1,
+        ),
+    ]
+    join_axis: Annotated[Literal["", "n", "k"], _of("Axis of a joined product: 'n' (shared A), 'k' (added results), '' (none).")]
     device: Annotated[
         tuple[Index, ...],
         _of(

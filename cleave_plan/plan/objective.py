@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,8 +30,9 @@ from cleave_plan.cost.tile import Floats
 from cleave_plan.fleet.device import Device, Server
 from cleave_plan.plan.plan import Assignment, Mode
 from cleave_plan.plan.repricing import GemmPrice, price_gemm
-from cleave_plan.workload.gemm import ClassKey, Gemm, Role
+from cleave_plan.workload.gemm import ClassKey, Gemm, Join, Role
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.joined import view_of_groups
 
 PARTIAL_SUM_BYTES = 12
 """Memory traffic of adding one partial sum: read the sum, read the addend, write the sum, 4 bytes each."""
@@ -74,6 +75,26 @@ class _Load:
     partial_sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
+def products_of(workload: Workload, assignments: Sequence[Assignment]) -> tuple[Workload, list[Assignment]]:
+    """The workload with each product in place of its members, and the assignments naming products.
+
+    Raises ValueError when an assignment joins what cannot be joined.
+    """
+    gemms = {gemm.name: gemm for gemm in workload.gemms}
+    groups = [
+        (Join(assignment.join_axis), tuple(gemms[name] for name in product))
+        for assignment in assignments
+        for product in assignment.products()
+    ]
+    view = view_of_groups(workload, groups)
+    name_of = {members[0].name: name for name, members in view.members.items()}
+    renamed = [
+        replace(assignment, gemms=tuple(name_of[product[0]] for product in assignment.products()), joined=1, join_axis="")
+        for assignment in assignments
+    ]
+    return view.workload, renamed
+
+
 class Recount:
     """Recomputes the figures of ``assignments``; each pair of assignment and class is priced once, and each kind of level.
 
@@ -85,13 +106,13 @@ class Recount:
     def __init__(
         self, workload: Workload, assignments: Sequence[Assignment], devices: Sequence[Device], servers: Sequence[Server]
     ) -> None:
-        self._workload = workload
-        self._assignments = assignments
+        self._original = (workload, assignments)
+        self._workload, self._assignments = products_of(workload, assignments)
         self._devices = devices
         self._servers = {server.name: server for server in servers}
         self._first = servers[0].name
-        self._place = {name: place for place, assignment in enumerate(assignments) for name in assignment.gemms}
-        self._class: dict[ClassKey, int] = {key: place for place, key in enumerate(workload.classes())}
+        self._place = {name: place for place, assignment in enumerate(self._assignments) for name in assignment.gemms}
+        self._class: dict[ClassKey, int] = {key: place for place, key in enumerate(self._workload.classes())}
         self._prices: dict[tuple[int, int], GemmPrice] = {}
         self._kinds: dict[tuple[tuple[int, int], ...], LevelTimes] = {}
 
@@ -186,12 +207,14 @@ class Recount:
 
         A tensor that several GEMMs read (tied weights) is held once by each server, by its largest share there.
         """
+        workload, assignments = self._original
+        assignment_of = {name: assignment for assignment in assignments for name in assignment.gemms}
         held: dict[str, dict[str, float]] = {}
-        for gemm in self._workload.gemms:
+        for gemm in workload.gemms:
             for operand in (gemm.a, gemm.b):
-                if operand.role is Role.PARAMETER and operand.tensor in self._workload.parameters:
+                if operand.role is Role.PARAMETER and operand.tensor in workload.parameters:
                     shares = held.setdefault(operand.tensor, {})
-                    for name, share in _holders(self._assignment(gemm)):
+                    for name, share in _holders(assignment_of[gemm.name]):
                         shares[name] = max(share, shares.get(name, 0.0))
         need = dict.fromkeys(self._servers, 0.0)
         for tensor, size in self._workload.parameters.items():

@@ -43,6 +43,10 @@ class Assignment:
     ``tiles.device`` holds places in the plan's ``device_names``; ``len(device_names)`` stands for ``server``, which then
     computes that tile itself beside the devices. ``server`` holds the weights and adds the results; where the weights are
     striped, ``servers`` is the whole set (``server`` first), each with its share of the traffic in ``shares`` (sums to 1).
+
+    GEMMs that share an operand or a result may be cut as one (:mod:`cleave_plan.workload.joined`): then each ``joined``
+    names in a row are one such product, its members one after the other along ``join_axis`` ("n" or "k"), and the tiles
+    are boxes of that product.
     """
 
     class_name: str
@@ -51,7 +55,13 @@ class Assignment:
     server: str
     servers: tuple[str, ...]
     shares: tuple[float, ...]
+    joined: int = 1
+    join_axis: str = ""
     tiles: Tiles
+
+    def products(self) -> list[tuple[str, ...]]:
+        """The names of each product's members."""
+        return [tuple(self.gemms[start : start + self.joined]) for start in range(0, len(self.gemms), self.joined)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,9 @@ def check_document(document: PlanDocument, where: str) -> None:
         path = f"$.assignments[{place}]"
         _check_servers(assignment, document.server_names, where, path)
         _check_columns(assignment, len(document.device_names), where, path)
+        if len(assignment.gemms) % assignment.joined or (assignment.joined > 1) != bool(assignment.join_axis):
+            found = f"{len(assignment.gemms)} GEMMs, {assignment.joined} to a product along {assignment.join_axis!r}"
+            raise fault(where, f"{path}.joined", found, "whole products, and an axis where several GEMMs make one")
         for position, gemm in enumerate(assignment.gemms):
             if gemm in owner:
                 found = f"GEMM {gemm!r} is already in $.assignments[{owner[gemm]}]"

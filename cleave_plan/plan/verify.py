@@ -29,7 +29,7 @@ from cleave_plan.plan.cover import Flaw, cover_flaw
 from cleave_plan.plan.document import COLUMNS
 from cleave_plan.plan.finding import Code, Finding, Verdict
 from cleave_plan.plan.identity import decisions, names, same_fleet, same_model
-from cleave_plan.plan.objective import Figures, Recount
+from cleave_plan.plan.objective import Figures, Recount, products_of
 from cleave_plan.plan.plan import Assignment, Mode, Plan
 from cleave_plan.plan.repricing import STREAM_SHARE
 from cleave_plan.units import Unit, format_value
@@ -58,11 +58,18 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     if broken:
         return Verdict(findings=(*identity, *broken), figures=None, **counts)
 
-    cover = [*_covers(plan, gemms)]
+    try:
+        products, assignments = products_of(workload, plan.assignments)
+    except ValueError as error:
+        joined = Finding(code=Code.TILE, where="$.assignments", sentence=str(error))
+        return Verdict(findings=(*identity, joined), figures=None, **counts)
+    gemms = {gemm.name: gemm for gemm in products.gemms}
+    cover = [*_covers(assignments, gemms)]
     servers = _chosen(fleet.servers, plan.server_names)
     recount = Recount(workload, plan.assignments, fleet.devices, servers)
     figures = recount.figures()
-    findings = [*identity, *cover, *_device_memory(plan, gemms, fleet.devices, recount), *_server_memory(servers, figures)]
+    memory = [*_device_memory(assignments, gemms, fleet.devices, recount), *_server_memory(servers, figures)]
+    findings = [*identity, *cover, *memory]
     if not cover:  # the times of tiles that do not add up to the work would only bury the reason
         findings += compare(plan.predicted, workload, fleet.devices, figures)
     return Verdict(findings=tuple(findings), figures=figures, **counts)
@@ -107,9 +114,9 @@ def _boxes(tiles: Tiles, devices: int, where: str) -> Iterator[Finding]:
             yield Finding(code=Code.TILE, where=f"{where}.{axis}_stop[{int(empty[0])}]", sentence=sentence)
 
 
-def _covers(plan: Plan, gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
+def _covers(assignments: Sequence[Assignment], gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
     """Each assignment against each shape among its GEMMs (one, where they are identical)."""
-    for place, assignment in enumerate(plan.assignments):
+    for place, assignment in enumerate(assignments):
         where, tiles = f"$.assignments[{place}]", assignment.tiles
         if assignment.mode is Mode.SERVER:
             if len(tiles):
@@ -145,10 +152,12 @@ def flaw_finding(flaw: Flaw, name: str, shape: GemmShape, where: str) -> Finding
     return Finding(code=Code.OVERLAP, where=where, sentence=f"tiles {holders} all compute {point}")
 
 
-def _device_memory(plan: Plan, gemms: Mapping[str, Gemm], devices: Sequence[Device], recount: Recount) -> Iterator[Finding]:
+def _device_memory(
+    assignments: Sequence[Assignment], gemms: Mapping[str, Gemm], devices: Sequence[Device], recount: Recount
+) -> Iterator[Finding]:
     """Each tile beside the stream buffers, and one row and one column of whole depth in them."""
     memory = np.array([device.memory_bytes for device in devices])
-    for place, assignment in enumerate(plan.assignments):
+    for place, assignment in enumerate(assignments):
         where = f"$.assignments[{place}]"
         classes = {gemms[name].class_key: gemms[name] for name in reversed(assignment.gemms)}
         for gemm in classes.values():

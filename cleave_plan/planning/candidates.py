@@ -22,6 +22,7 @@ from cleave_plan.progress import Progress
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import ClassKey, Gemm, Role
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.joined import View
 
 
 def level_classes(workload: Workload) -> list[LevelClass]:
@@ -42,7 +43,7 @@ def level_classes(workload: Workload) -> list[LevelClass]:
 class Candidates:
     """Everything that stage 1 finds; ``columns`` are the fleet's figures for each element type in use."""
 
-    workload: Workload
+    view: View
     fleet: Fleet
     server_allowed: bool
     classes: list[LevelClass] = field(default_factory=list)
@@ -50,6 +51,11 @@ class Candidates:
     bounds: list[float] = field(default_factory=list)
     columns: dict[DType, DeviceColumns] = field(default_factory=dict)
     _options: dict[tuple[ClassKey, int], list[Option]] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        """What is planned: joined GEMMs in place of their members."""
+        return self.view.workload
 
     def columns_of(self, gemm: Gemm) -> DeviceColumns:
         """Device figures for the GEMM's arithmetic."""
@@ -100,9 +106,13 @@ class Candidates:
                 load = load + server_load(part.gemm, spot, len(devices), servers)
             else:
                 load = load + tiled_load(part.gemm, tiles, spot, devices, servers)
-        return Choice(
-            level=level, part=place, option=option, placement=spot, load=load, weight_bytes=weight_bytes(self.workload, part)
-        )
+        return Choice(level=level, part=place, option=option, placement=spot, load=load, weight_bytes=self._weight_bytes(part))
+
+    def _weight_bytes(self, part: Part) -> float:
+        """Bytes that the part's parameters take on the servers (a weight derived from another is counted with that one)."""
+        sizes = self.view.original.parameters
+        members = self.view.members[part.gemm.name]
+        return float(part.copies * sum(sizes.get(operand.tensor, 0) for member in members for operand in (member.a, member.b)))
 
     def _bound(self, level: LevelClass) -> float:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
@@ -138,11 +148,6 @@ class Candidates:
                 "levers": ["allow GEMMs on the server", f"a device with {10 * needed:.0f} byte of memory"],
             },
         )  # fmt: skip
-
-
-def weight_bytes(workload: Workload, part: Part) -> float:
-    """Bytes that the part's parameters take on the servers (a weight derived from another is counted with that one)."""
-    return float(part.copies * sum(workload.parameters.get(operand.tensor, 0) for operand in (part.gemm.a, part.gemm.b)))
 
 
 def placements(fleet: Fleet) -> list[Placement]:

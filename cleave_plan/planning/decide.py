@@ -49,10 +49,13 @@ def assignments_of(found: Candidates, decisions: list[Decision]) -> tuple[Assign
             part = found.classes[decision.level_class].parts[choice.part]
             key = part.gemm.class_key
             rows = [_members(found, level, key) for level in decision.levels]
+            joined = found.view.members
             for copy, tiles in enumerate(choice.option.tiles):
+                names_of = [member.name for row in rows for member in joined[row[copy].name]]
                 answer.append(
                     Assignment(
-                        class_name=names[key], mode=choice.option.mode, gemms=tuple(row[copy].name for row in rows),
+                        class_name=names[key], mode=choice.option.mode, gemms=tuple(names_of),
+                        joined=len(joined[rows[0][copy].name]), join_axis=part.gemm.join.value,
                         server=server_names[choice.placement.servers[0]],
                         servers=tuple(server_names[place] for place in choice.placement.servers),
                         shares=choice.placement.shares, tiles=tiles,

@@ -20,8 +20,9 @@ from cleave_plan.planning.solver import Answer, Outcome, available, solve
 from cleave_plan.progress import Progress, silent
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.joined import view_of
 
-SWITCHES = frozenset({"server"})
+SWITCHES = frozenset({"server", "shared"})
 """What ``without`` may name."""
 
 _AGREEMENT = 1e-6
@@ -38,14 +39,16 @@ def make_plan(
 ) -> Plan:
     """The best plan found for one batch of ``workload`` on ``fleet``.
 
-    ``without={"server"}`` forbids GEMMs on the server; ``gap`` is the integer program's relative gap (not the plan's,
+    ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
+    operand or a result. ``gap`` is the integer program's relative gap (not the plan's,
     which is proven against the lower bound), ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no
     plan exists and MissingFigureError when the fleet lacks a figure that is needed.
     """
     unknown = without - SWITCHES
     if unknown:
         raise UsageError(f"cannot plan without {', '.join(sorted(unknown))}", expected=f"one of {', '.join(sorted(SWITCHES))}")
-    found = Candidates(workload=workload, fleet=fleet, server_allowed="server" not in without)
+    view = view_of(workload, shared="shared" not in without)
+    found = Candidates(view=view, fleet=fleet, server_allowed="server" not in without)
     found.collect(progress)
     base = base_memory(workload, fleet)
     unit_s = total_bound(found.classes, found.bounds) or 1.0

@@ -16,8 +16,9 @@ from cleave_plan.planning.decide import Decision
 from cleave_plan.planning.options import Part, options_on_one
 from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.units import Unit, format_value
-from cleave_plan.workload.gemm import Role
+from cleave_plan.workload.gemm import Join, Role
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.joined import join
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +27,7 @@ def predict(
     found: Candidates, decisions: Sequence[Decision], assignments: Sequence[Assignment], base: Sequence[float]
 ) -> Predicted:
     """All predicted figures of a plan (see :class:`Predicted`), from its assignments."""
-    workload, fleet = found.workload, found.fleet
+    workload, fleet = found.view.original, found.fleet
     pricing = _Pricing(found, assignments)
     reports = [pricing.report(decision, found.bounds[decision.level_class]) for decision in decisions]
     reports.sort(key=lambda report: report.index)
@@ -58,12 +59,13 @@ class _Pricing:
     def __init__(self, found: Candidates, assignments: Sequence[Assignment]) -> None:
         self._found = found
         places = {server.name: place for place, server in enumerate(found.fleet.servers)}
-        gemms = {gemm.name: gemm for gemm in found.workload.gemms}
+        gemms = {gemm.name: gemm for gemm in found.view.original.gemms}
         self._load_of: dict[str, Load] = {}
         self.memory = np.zeros(len(found.fleet.devices))
         self.down = self.up = 0.0
         for assignment in assignments:
-            sample = gemms[assignment.gemms[0]]
+            products = assignment.products()
+            sample = join([gemms[name] for name in products[0]], Join(assignment.join_axis))
             spot = Placement(servers=tuple(places[name] for name in assignment.servers), shares=assignment.shares)
             devices = found.columns_of(sample)
             if assignment.mode is Mode.SERVER:
@@ -73,17 +75,19 @@ class _Pricing:
                 sent = assignment.tiles.select(assignment.tiles.device < len(devices))
                 costs = price(sample, sent, devices)
                 np.maximum.at(self.memory, sent.device, costs.memory_bytes)
-                self.down += len(assignment.gemms) * float(costs.down_bytes.sum())
-                self.up += len(assignment.gemms) * float(costs.up_bytes.sum())
-            self._load_of.update(dict.fromkeys(assignment.gemms, load))
+                self.down += len(products) * float(costs.down_bytes.sum())
+                self.up += len(products) * float(costs.up_bytes.sum())
+            self._load_of.update({product[0]: load for product in products})
 
     def report(self, decision: Decision, bound_s: float) -> LevelReport:
         """The first level of ``decision``, standing for all of them."""
         workload, fleet = self._found.workload, self._found.fleet
-        names = tuple(workload.gemms[place].name for place in workload.levels[decision.levels[0]].gemms)
+        planned = [workload.gemms[place].name for place in workload.levels[decision.levels[0]].gemms]
+        products = [self._found.view.members[name] for name in planned]
         load = Load.none(len(fleet.devices), len(fleet.servers))
-        for name in names:
-            load = load + self._load_of[name]
+        for product in products:
+            load = load + self._load_of[product[0].name]
+        names = tuple(member.name for product in products for member in product)
         time = level_time(load, fleet)
         return LevelReport(
             index=decision.levels[0], count=len(decision.levels), gemms=names, ideal_s=time.ideal_s,
@@ -93,12 +97,12 @@ class _Pricing:
 
 def _server_only(found: Candidates) -> float:
     """Seconds of all GEMMs on the first server."""
-    return sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in found.workload.gemms)
+    return sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in found.view.original.gemms)
 
 
 def _server_memory(found: Candidates, assignments: Sequence[Assignment], base: Sequence[float]) -> dict[str, float]:
     """Bytes that each server holds: a tensor that several GEMMs use once, at its largest share."""
-    workload = found.workload
+    workload = found.view.original
     gemms = {gemm.name: gemm for gemm in workload.gemms}
     share_of: dict[tuple[str, str], float] = {}
     for assignment in assignments:

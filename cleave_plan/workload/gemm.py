@@ -43,6 +43,14 @@ class GemmShape(NamedTuple):
         return self.batch * self.m * self.k * self.n
 
 
+class Join(StrEnum):
+    """Along which axis the members of a joined GEMM lie one after the other (:mod:`cleave_plan.workload.joined`)."""
+
+    NONE = ""
+    N = "n"
+    K = "k"
+
+
 class Role(StrEnum):
     """Where an operand comes from."""
 
@@ -132,6 +140,7 @@ class ClassKey(NamedTuple):
     window: ConvWindow | None
     repeats: int
     pinned: bool
+    join: tuple[Join, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,8 @@ class Gemm:
     ``name`` is unique in the workload; ``node`` is the ONNX node it came from; ``op`` its operator; ``level`` the
     longest-path depth in GEMMs (0 first); ``output`` the tensor that holds the result after biases and reshapes.
     ``repeats``: how often it runs in one batch, one time after the other (a Loop body, a recurrent step). ``pinned``: why it
-    can only be computed on the server, as a part of its node ("" when devices may compute it).
+    can only be computed on the server, as a part of its node ("" when devices may compute it). ``join`` and ``extents``:
+    of a joined GEMM, the axis and the members' lengths along it.
     """
 
     name: str
@@ -157,6 +167,8 @@ class Gemm:
     window: ConvWindow | None = None
     repeats: int = 1
     pinned: str = ""
+    join: Join = Join.NONE
+    extents: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -178,7 +190,7 @@ class Gemm:
         """The identity under which the planner shares one decision."""
         return ClassKey(
             self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window,
-            self.repeats, bool(self.pinned),
+            self.repeats, bool(self.pinned), (self.join, self.extents),
         )  # fmt: skip
 
     @property

@@ -80,8 +80,8 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
         "solver", "assignments", "notes",
     ]  # fmt: skip
     assert list(document["assignments"][0]) == [
-        "class_name", "mode", "gemms", "server", "servers", "shares", "device", "m_start", "m_stop", "n_start", "n_stop",
-        "k_start", "k_stop", "batch_start", "batch_stop",
+        "class_name", "mode", "gemms", "server", "servers", "shares", "joined", "join_axis", "device", "m_start", "m_stop",
+        "n_start", "n_stop", "k_start", "k_stop", "batch_start", "batch_stop",
     ]  # fmt: skip
     assert document["assignments"][0]["m_stop"] == [5, 8, 8]
     assert document["assignments"][1]["mode"] == "server"
