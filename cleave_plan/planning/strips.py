@@ -79,7 +79,7 @@ def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[Ints, Floats
     height = heights(terms, devices, T, grid[:, None])
     prefix = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(height, axis=1)], axis=1)
     longest = _longest_group(prefix, terms.rows, count)
-    width = _group_widths(prefix, grid, terms.rows, longest)
+    width = group_widths(prefix, grid, terms.rows, longest)
     reach = np.zeros(count + 1)
     came = np.zeros(count + 1, dtype=np.int64)
     sizes = np.arange(1, longest + 1)
@@ -117,7 +117,7 @@ def _longest_group(prefix: Floats, rows: int, count: int) -> int:
     return int(min(count, max(8, 2 * np.ceil(rows / usual), 2 * np.ceil(np.sqrt(count)))))
 
 
-def _group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Floats:
+def group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Floats:
     """``W[j, n-1]``: the widest strip of devices j..j+n-1; 0 where they do not fill even the thinnest.
 
     For each start and size the first grid width whose rows fall short is found by bisection, and the width between it
