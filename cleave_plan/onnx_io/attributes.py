@@ -24,6 +24,24 @@ def get_ints(node: onnx.NodeProto, name: str, default: tuple[int, ...] | None = 
     return default if found is None or not found.ints else tuple(found.ints)
 
 
+def get_float(node: onnx.NodeProto, name: str, default: float) -> float:
+    """A floating-point attribute."""
+    found = _find(node, name)
+    return default if found is None else float(found.f)
+
+
+def get_floats(node: onnx.NodeProto, name: str) -> tuple[float, ...]:
+    """A list of floating-point numbers, empty when absent."""
+    found = _find(node, name)
+    return () if found is None else tuple(found.floats)
+
+
+def get_strings(node: onnx.NodeProto, name: str) -> tuple[str, ...]:
+    """A list of strings, empty when absent."""
+    found = _find(node, name)
+    return () if found is None else tuple(bytes(text).decode("utf-8", "replace") for text in found.strings)
+
+
 def get_string(node: onnx.NodeProto, name: str, default: str) -> str:
     """A string attribute."""
     found = _find(node, name)

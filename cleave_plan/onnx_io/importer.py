@@ -20,10 +20,11 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.notes import make_notes
-from cleave_plan.onnx_io.operators import Form, has_uncounted_matrix_work, rule_of
+from cleave_plan.onnx_io.operators import has_uncounted_matrix_work, operator_of
 from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
+from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.traffic import bytes_moved
 from cleave_plan.workload.gemm import Gemm, Operand, Role
@@ -86,7 +87,7 @@ class _Importer:
 
     def build(self, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
         """The imported model."""
-        gemms = tuple(self._gemm(index, form) for index, form in self.forms.items())
+        gemms = tuple(self._gemm(index, form) for index, forms in self.forms.items() for form in forms)
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
         parameters = find_parameters(self.graph, operands, self.bindings.inputs, self.file.path.parent)
@@ -109,28 +110,31 @@ class _Importer:
             path=self.file.path,
             workload=workload,
             model=self.file.model,
-            nodes={self.names[index]: self.graph.node[index] for index in self.forms},
+            nodes={self._name(index, form): self.graph.node[index] for index, forms in self.forms.items() for form in forms},
             depth=dict(enumerate(self.schedule.depth)),
             tensor_shapes={name: sizes for name, sizes in self.shapes.items() if sizes is not None},
             tensor_dtypes={name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None},
         )
 
-    def _forms(self) -> dict[int, Form]:
-        """The canonical form of every node that has a rule."""
-        forms: dict[int, Form] = {}
+    def _forms(self) -> dict[int, tuple[Form, ...]]:
+        """The canonical forms of every node that holds matrix work by its rule."""
+        forms: dict[int, tuple[Form, ...]] = {}
         failing: list[int] = []
         for index, node in enumerate(self.graph.node):
-            rule = rule_of(node)
-            if rule is None:
+            operator = operator_of(node)
+            if operator is None:
                 continue
             sizes = [self.shapes.get(name) if name else None for name in node.input]
-            if any(size is None for name, size in zip(node.input[:2], sizes, strict=False) if name):
+            places = [place for place in operator.operands if place < len(sizes) and node.input[place]]
+            if any(sizes[place] is None for place in places):
                 failing.append(index)
                 continue
-            if not node.output or not node.output[0]:
+            if not any(node.output):
                 raise InputFileError(f"{node_label(node)} has no output", where=self.where, expected="a name for its result")
             try:
-                forms[index] = rule(node, sizes)
+                found = operator.forms(node, sizes)
+                if found:
+                    forms[index] = found
             except ShapeContradictionError as error:
                 raise InputFileError(
                     f"{node_label(node)}: {error}",
@@ -144,22 +148,29 @@ class _Importer:
 
     def _gemm(self, index: int, form: Form) -> Gemm:
         node = self.graph.node[index]
-        a = self._operand(node, form.a)
-        output = self.facts.get(node.output[0], UNKNOWN)
+        name = self._name(index, form)
+        a, b = self._operand(node, form.a, form.a_dtype, f"{name}:a"), self._operand(node, form.b, form.b_dtype, f"{name}:b")
+        output = next(name for name in node.output if name)
+        out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
         return Gemm(
-            name=self.names[index], node=node.name, op=node.op_type, shape=form.shape, window=form.window,
-            a=a, b=self._operand(node, form.b), output=node.output[0], out_dtype=dtype_of(output.elem) or a.dtype,
-            level=self.schedule.depth[index],
+            name=name, node=self.names[index], op=node.op_type, shape=form.shape, window=form.window, a=a, b=b, output=output,
+            out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
         )  # fmt: skip
 
-    def _operand(self, node: onnx.NodeProto, place: int) -> Operand:
-        name = node.input[place]
-        dtype = dtype_of(self.facts[name].elem)
+    def _name(self, index: int, form: Form) -> str:
+        return f"{self.names[index]}/{form.part}" if form.part else self.names[index]
+
+    def _operand(self, node: onnx.NodeProto, place: int | None, dtype: DType | None, own_name: str) -> Operand:
+        """The operand at ``place``, or one that the node makes itself (and of which it says the type)."""
+        name = node.input[place or 0]
+        dtype = dtype or dtype_of(self.facts[name].elem)
         if dtype is None:
             raise InputFileError(
                 f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=self.where,
                 expected="an element type in the file (value_info)",
             )  # fmt: skip
+        if place is None:
+            return Operand(tensor=own_name, role=Role.ACTIVATION, dtype=dtype)
         role = Role.PARAMETER if name in self.constants else Role.ACTIVATION
         return Operand(tensor=name, role=role, dtype=dtype, learned=name in self.learned)
 
