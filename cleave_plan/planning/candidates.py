@@ -15,8 +15,10 @@ from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Mode
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.formulation import Choice, LevelClass
+from cleave_plan.planning.joint import joint_options
 from cleave_plan.planning.level import level_bound
-from cleave_plan.planning.options import Option, Part, options_for
+from cleave_plan.planning.option import Option, Part
+from cleave_plan.planning.options import options_for
 from cleave_plan.planning.terms import terms_of
 from cleave_plan.progress import Progress
 from cleave_plan.units import Unit, format_value
@@ -46,6 +48,7 @@ class Candidates:
     view: View
     fleet: Fleet
     server_allowed: bool
+    level_joint: bool = True
     classes: list[LevelClass] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
@@ -78,8 +81,9 @@ class Candidates:
         spots = placements(self.fleet)
         for number, level in enumerate(self.classes):
             progress(number, len(self.classes), "pricing tilings")
+            joint = self._joint(level)
             for place, part in enumerate(level.parts):
-                for option in self.options_of(part):
+                for option in [*self.options_of(part), *joint.get(place, [])]:
                     for spot in spots if option.mode is not Mode.SERVER else spots[: len(self.fleet.servers)]:
                         self.choices.append(self._choice(number, place, part, option, spot))
             self.bounds.append(self._bound(level))
@@ -97,6 +101,17 @@ class Candidates:
                 raise self._fits_nowhere(part.gemm)
             self._options[key] = found
         return self._options[key]
+
+    def _joint(self, level: LevelClass) -> dict[int, list[Option]]:
+        """Options of a level's parts over disjoint groups of devices, by the part's place."""
+        places = [place for place, part in enumerate(level.parts) if part.gemm.macs > 0 and not part.gemm.pinned]
+        if len(places) < 2 or not self.level_joint:
+            return {}
+        parts = [level.parts[place] for place in places]
+        columns = [self.columns_of(part.gemm) for part in parts]
+        server = self.fleet.servers[0] if self.server_allowed else None
+        found = joint_options(parts, columns, self.links(parts[0].gemm), server)
+        return {place: [option] for place, option in zip(places, found, strict=False)}
 
     def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:
         devices, servers = self.columns_of(part.gemm), self.fleet.servers

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.level import Load, Placement, level_time
 from cleave_plan.fleet.device import Fleet
-from cleave_plan.planning.options import Option, Part
+from cleave_plan.planning.option import Option, Part
 
 Floats = NDArray[np.float64]
 

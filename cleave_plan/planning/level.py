@@ -16,6 +16,7 @@ The sum of separate bounds is not a bound: independent GEMMs share the fleet by 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,24 +50,34 @@ def level_bound(parts: Sequence[Terms], columns: Sequence[DeviceColumns], links:
         return alone[0]
     abilities = [capacity(part, own) for part, own in zip(parts, columns, strict=True)]
     low, high = max(alone), sum(alone) * (1 + 1e-9)
-    if _common_factor(parts, abilities, links, rates, low) >= 1:
+    if shares_at(parts, abilities, links, rates, low).factor >= 1:
         return low
     while high - low > _TOLERANCE * high:
         middle = (low + high) / 2
-        if _common_factor(parts, abilities, links, rates, middle) >= 1:
+        if shares_at(parts, abilities, links, rates, middle).factor >= 1:
             high = middle
         else:
             low = middle
     return low
 
 
-def _common_factor(
-    parts: Sequence[Terms], abilities: Sequence[Capacity], links: Links, rates: Sequence[float], T: float
-) -> float:
-    """The largest lambda of the program above at ``T``; its variables are y (g-major), v, lambda."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """The program's answer: lambda (on the safe side), each device's shares y[g, i], and the server's shares v[g]."""
+
+    factor: float
+    devices: Floats
+    server: Floats
+
+
+def shares_at(
+    parts: Sequence[Terms], abilities: Sequence[Capacity], links: Links, rates: Sequence[float], T: float,
+    stretch: Floats | float = 1.0,
+) -> Shares:  # fmt: skip
+    """Solve the program above at ``T``, sizes multiplied by ``stretch``; its variables are y (g-major), v, lambda."""
     area = np.array([ability.area(T) for ability in abilities])
     count, devices = area.shape
-    size = np.array([float(part.items) * part.bound_rows * part.columns for part in parts])
+    size = np.array([float(part.items) * part.bound_rows * part.columns for part in parts]) * stretch
     served = np.array([rate * T / part.flop for part, rate in zip(parts, rates, strict=True)])
     shares, g_of, i_of = count * devices, np.repeat(np.arange(count), devices), np.tile(np.arange(devices), count)
     scaled = (area / size[:, None]).ravel()
@@ -95,7 +106,10 @@ def _common_factor(
     answer = milp(goal, constraints=LinearConstraint(matrix.tocsr(), -np.inf, np.concatenate(limits)))
     if answer.status != 0:
         raise AssertionError(f"the level's bound program ended with: {answer.message}")
-    return float(answer.x[-1]) * (1 + 1e-7)  # on the safe side of the solver's own tolerance
+    return Shares(
+        factor=float(answer.x[-1]) * (1 + 1e-7),  # on the safe side of the solver's own tolerance
+        devices=answer.x[:shares].reshape(count, devices), server=answer.x[shares:-1],
+    )  # fmt: skip
 
 
 def _link_rows(parts: Sequence[Terms], abilities: Sequence[Capacity], links: Links, T: float) -> list[tuple[float, Floats]]:

@@ -13,7 +13,8 @@ from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Predicted
 from cleave_plan.planning.candidates import Candidates, total_bound
 from cleave_plan.planning.decide import Decision
-from cleave_plan.planning.options import Part, options_on_one
+from cleave_plan.planning.option import Part
+from cleave_plan.planning.options import options_on_one
 from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import Join, Role

@@ -65,6 +65,7 @@ def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | No
         return Answer(outcome=outcome, solver=name, values={}, objective=math.inf, bound=0.0, **times)
     values = {key: float(item.varValue or 0.0) for key, item in variables.items()}
     values.update({key: float(round(values[key])) for key in program.integers})
+    _tighten(program, values)
     _check(program, values, name)
     objective = sum(value * values[key] for key, value in program.goal.items())
     proven = model.sol_status == pulp.LpSolutionOptimal and solved - built < time_limit_s
@@ -123,6 +124,19 @@ def _translate(program: Program) -> tuple[pulp.LpProblem, dict[str, pulp.LpVaria
         expression = pulp.LpAffineExpression([(variables[key], value) for key, value in row.coefficients.items()])
         model += pulp.LpConstraint(expression, senses[row.relation], f"r{place}", row.limit)
     return model, variables
+
+
+def _tighten(program: Program, values: dict[str, float]) -> None:
+    """Set each continuous variable (one a row, with a negative coefficient) to the least that its rows allow.
+
+    Solvers leave it short by their feasibility tolerance, relative to large coefficients; integers need no such care.
+    """
+    least = dict.fromkeys(program.continuous, 0.0)
+    for row in program.rows:
+        for name in row.coefficients.keys() & least.keys():
+            rest = sum(value * values[key] for key, value in row.coefficients.items() if key != name)
+            least[name] = max(least[name], (rest - row.limit) / -row.coefficients[name])
+    values.update(least)
 
 
 def _check(program: Program, values: dict[str, float], solver: str) -> None:

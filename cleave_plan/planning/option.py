@@ -1,0 +1,101 @@
+"""An option: one way to do a part of a level, with what it asks of devices and servers by ideal cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.level import server_seconds, server_tile_seconds
+from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.fleet.device import Server
+from cleave_plan.plan.plan import Mode
+from cleave_plan.planning.batched import ItemBox
+from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.tiling import tiles_of_copies
+from cleave_plan.workload.gemm import Gemm
+
+Floats = NDArray[np.float64]
+
+KEPT = 12
+"""Options that a part keeps at the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Identical GEMMs of one level: a sample and how many."""
+
+    gemm: Gemm
+    copies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Option:
+    """One way to do a part: tiles for each copy, ideal seconds on each device, bytes out of and into the servers.
+
+    ``server_s``: seconds of what the (first) server computes itself. ``tiles`` are empty when that is everything.
+    """
+
+    mode: Mode
+    tiles: tuple[Tiles, ...]
+    device_s: Floats
+    down_bytes: float
+    up_bytes: float
+    server_s: float = 0.0
+
+    def seconds(self, links: Links) -> float:
+        """Ideal seconds of the part alone, when the servers' links are shared by all."""
+        return max(float(self.device_s.max()), self.links_s(links), self.server_s)
+
+    def links_s(self, links: Links) -> float:
+        """Seconds that the servers' links need for the part's bytes."""
+        return max(self.down_bytes / links.egress, self.up_bytes / links.ingress)
+
+
+def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: Server | None = None) -> Option:
+    """The option that does ``part`` by ``boxes``; boxes of device number ``len(devices)`` are ``server``'s own."""
+    copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
+    device_s = np.zeros(len(devices))
+    down = up = server_s = 0.0
+    for tiles in copies:
+        on_device = tiles.device < len(devices)
+        sent = tiles.select(on_device)
+        costs = price(part.gemm, sent, devices)
+        seconds = np.where(costs.kept == 3, np.inf, costs.ideal_s)
+        device_s += np.bincount(sent.device, seconds, minlength=len(devices))
+        down, up = down + float(costs.down_bytes.sum()), up + float(costs.up_bytes.sum())
+        if server is not None:
+            server_s += server_tile_seconds(part.gemm, tiles.select(~on_device), server)
+    return Option(
+        mode=mode_of(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up, server_s=server_s
+    )
+
+
+def mode_of(gemm: Gemm, copies: tuple[Tiles, ...]) -> Mode:
+    """The name of what is cut; whole batch items count as whole rows."""
+    cuts_m = any(bool(np.any(t.m_stop - t.m_start < gemm.shape.m)) for t in copies)
+    cuts_n = any(bool(np.any(t.n_stop - t.n_start < gemm.shape.n)) for t in copies)
+    if cuts_n:
+        return Mode.TWO_DIMENSIONAL if cuts_m else Mode.COLUMN
+    return Mode.ROW
+
+
+def on_server(part: Part, devices: int, server: Server | None) -> Option:
+    """The option that leaves the part to ``server`` (None: there is nothing to do)."""
+    seconds = 0.0 if server is None else part.copies * server_seconds(part.gemm, server)
+    return Option(
+        mode=Mode.SERVER, tiles=(Tiles.of([]),) * part.copies, device_s=np.zeros(devices), down_bytes=0.0, up_bytes=0.0,
+        server_s=seconds,
+    )  # fmt: skip
+
+
+def non_dominated(options: list[Option], links: Links) -> list[Option]:
+    """Options sorted by their own seconds, without those that a faster one beats in device seconds and bytes out."""
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda option: (option.seconds(links), option.down_bytes)):
+        beaten = any(other.device_s.max() <= option.device_s.max() and other.down_bytes <= option.down_bytes for other in kept)
+        if not beaten:
+            kept.append(option)
+    return kept[:KEPT]

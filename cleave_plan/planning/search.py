@@ -1,0 +1,164 @@
+"""The search for a part's tilings: which devices, and tilings of those that spare what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.fleet.device import Server
+from cleave_plan.planning.batched import ItemBox
+from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.exact import MAX_DEVICES, MAX_SIDE, front
+from cleave_plan.planning.option import Option, Part, option_of
+from cleave_plan.planning.slab import Slab
+from cleave_plan.planning.terms import Terms
+from cleave_plan.planning.tiling import FREE, tilings
+from cleave_plan.workload.gemm import Gemm
+
+Ints = NDArray[np.int64]
+
+LADDER = 1.5
+"""Ratio between the sizes of the device subsets that are tried."""
+
+CLOSE = 150
+"""The crossing of device time and link time is searched to one part in this of the subset's size."""
+
+FRUGAL = 1.015
+"""Operand bytes allowed, over the least, where the servers' egress binds."""
+
+FAR, NEAR = 1.25, 1.08
+"""Ratios around the expected crossing that are searched: of the bound's estimate, and of one found for nearly the same GEMM."""
+
+_WORTH = 1e-3
+"""A subset is tried when its bound is at least this share below the best option."""
+
+
+@dataclass(kw_only=True)
+class Search:
+    """The ladder over subset sizes: more devices are faster, but take more bytes out of the servers."""
+
+    part: Part
+    terms: Terms
+    devices: DeviceColumns
+    links: Links
+    order: Ints
+    usual: int = 0
+    slab: Slab | None = None
+    server: Server | None = None
+    options: list[Option] = field(default_factory=list)
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best option so far."""
+        return min((option.seconds(self.links) for option in self.options), default=np.inf)
+
+    def run(self) -> None:
+        """Where the devices bind, sizes from all of them down; where the links do, close in on the crossing first."""
+        most, frugal = len(self.order), self.frugal()
+        if frugal is not None:
+            most = self.usual or self.affordable()
+            margin = NEAR if self.usual else FAR
+            low, high = max(1, int(most / margin)), min(len(self.order), int(most * margin) + 1)
+            while high - low > max(1, low // CLOSE):
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.attempt(middle, frugal) else (middle, high)
+            self.usual = high
+        for count in _ladder(most):
+            if self.floor(self.order[:count], self.links) >= self.best_s * (1 - _WORTH):
+                break  # smaller subsets have larger bounds
+            self.attempt(count, self.devices)
+
+    def affordable(self) -> int:
+        """How many of the ablest devices the servers' egress can feed at the lower bound."""
+        bound_s = self.floor(self.order, self.links)
+        operand = capacity(self.terms, self.devices).operand(bound_s)[self.order]
+        return max(1, int(np.searchsorted(np.cumsum(operand), self.links.egress * bound_s)))
+
+    def own_boxes(self) -> list[ItemBox]:
+        """The server's own boxes."""
+        return [] if self.slab is None else [(len(self.devices), *self.slab.box)]
+
+    def floor(self, subset: Ints, links: Links) -> float:
+        """Lower bound of the part over ``subset`` without the servers' arithmetic."""
+        alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
+        return gemm_bound(self.terms, self.devices.take(subset), alone)
+
+    def frugal(self) -> DeviceColumns | None:
+        """Where the servers' egress binds, the devices with downlinks cut to what a frugal tile needs.
+
+        A device that its uplink limits has downlink to spare, and a tiling made for the devices alone spends it on thin
+        tiles; cut to a little over the least operand bytes of its area at the bound, it is given nearly square ones.
+        """
+        free_s, bound_s = self.floor(self.order, FREE), self.floor(self.order, self.links)
+        if bound_s <= free_s * (1 + _WORTH):
+            return None
+        least = capacity(self.terms, self.devices).operand(bound_s)
+        needed = FRUGAL * least / np.maximum(bound_s - self.devices.latency, 1e-12)
+        return replace(self.devices, downlink=np.clip(needed, 1e-9, self.devices.downlink))
+
+    def attempt(self, count: int, shown: DeviceColumns) -> bool:
+        """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""
+        made = [
+            option_of(self.part, [*boxes, *self.own_boxes()], self.devices, self.server)
+            for boxes in _candidates(self.terms, shown, self.order[:count], self.part.gemm)
+        ]
+        made = [option for option in made if np.isfinite(option.device_s.max())]
+        self.options += made
+        if not made:
+            return False
+        best = min(made, key=lambda option: option.seconds(self.links))
+        return best.links_s(self.links) > float(best.device_s.max())
+
+
+def by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -> Ints:
+    """Devices in falling order of what they cover at the lower bound, positions breaking ties."""
+    own = devices.take(able)
+    alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
+    ability = capacity(terms, own).area(gemm_bound(terms, own, alone))
+    order = able[np.argsort(-ability, kind="stable")]
+    return np.asarray(order)
+
+
+def _ladder(count: int) -> list[int]:
+    sizes, size = [], float(count)
+    while size >= 1:
+        sizes.append(round(size))
+        size /= LADDER
+    return sorted({*sizes, 1}, reverse=True)
+
+
+def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[list[ItemBox]]:
+    yield from tilings(terms, devices, subset)
+    if len(subset) <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE:
+        yield from _exact(terms, devices, subset, gemm)
+
+
+def _exact(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[list[ItemBox]]:
+    """The Pareto front of exact tilings (a convolution's rows cost by where they lie: it has none here)."""
+    if gemm.window is not None:
+        return
+    own = devices.take(subset)
+    sides = np.arange(1, max(terms.rows, terms.columns) + 1)
+    device, r, c = (axis.ravel() for axis in np.meshgrid(np.arange(len(subset)), sides, sides, indexing="ij"))
+    zero = np.zeros_like(device)
+    tiles = Tiles(
+        device=device, m_start=zero, m_stop=r, n_start=zero, n_stop=c, k_start=zero, k_stop=zero + terms.depth,
+        batch_start=zero, batch_stop=zero + 1,
+    )  # fmt: skip
+    costs = price(gemm, tiles, own)
+    seconds = np.where(costs.kept == 3, np.inf, costs.ideal_s)
+    table = dict(
+        zip(
+            zip(device.tolist(), r.tolist(), c.tolist(), strict=True),
+            zip(seconds.tolist(), costs.down_bytes.tolist(), strict=True),
+            strict=True,
+        )
+    )
+    for layout in front(terms.rows, terms.columns, list(range(len(subset))), lambda *key: table[key]):
+        if np.isfinite(layout.seconds):
+            yield [(int(subset[d]), a, b, e, f, 0, 1) for d, a, b, e, f in layout.rectangles(terms.rows, terms.columns)]
