@@ -145,13 +145,13 @@ def gemm_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
         area = able.area(T)
         if area.sum() < rest:
             return False
-        return bool(np.isinf(links.egress)) or _covered(area, able.efficiency(T), links.egress * T) >= rest
+        return bool(np.isinf(links.egress)) or covered(area, able.efficiency(T), links.egress * T) >= rest
 
     return bisect_infeasible(feasible, 1.0)
 
 
-def _covered(area: Floats, efficiency: Floats, budget: float) -> float:
-    """Fractional knapsack: the most area that ``budget`` operand bytes buy."""
+def covered(area: Floats, efficiency: Floats, budget: float) -> float:
+    """Fractional knapsack: the most area (or volume) that ``budget`` operand bytes buy."""
     order = np.argsort(-efficiency, kind="stable")
     own, ratio = area[order], np.maximum(efficiency[order], 1e-300)
     spent = np.cumsum(own / ratio)

@@ -1,0 +1,233 @@
+r"""Slabs, strips, bars and devices as one value, fitted in real numbers and made exact in integers.
+
+An arrangement says who stands where: slabs cut the inner axis, each slab's plane is cut in strips (along either side),
+a strip in bars, and a bar's devices share its depth. At a time T slab s then reaches the depth kappa_s at which the
+widths of its strips add up to its plane (:mod:`cleave_plan.planning.barlayout`); the least T has sum kappa_s = K. Every
+number so found is rounded by largest remainders, from the slabs down: depths to K, widths to a plane's columns, heights
+to its rows, and a bar's depth over its devices in proportion to min(t*d/(a*r + b*c), t*F/(2rc)). The boxes cover
+exactly by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.planning.barlayout import Plane
+from cleave_plan.planning.groups import Abilities, abilities
+from cleave_plan.planning.terms import Terms
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+VolumeBox = tuple[int, int, int, int, int, int, int, int, int]
+"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop, item_start, item_stop)``"""
+
+_HALVINGS = 34
+
+
+def spans(starts: Ints, total: int) -> Ints:
+    """For each of ``total`` things, which run of ``starts`` it stands in."""
+    return np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrangement:
+    """``devices`` (indices) in order; ``bars`` start at places in it, ``strips`` at bars, ``slabs`` at strips.
+
+    ``transposed``: for each slab, whether its strips run along the columns of C."""
+
+    devices: Ints
+    bars: Ints
+    strips: Ints
+    slabs: Ints
+    transposed: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """Real sizes at ``seconds``: ``depth`` of slabs, ``width`` of strips, ``height`` of bars."""
+
+    seconds: float
+    depth: Floats
+    width: Floats
+    height: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Frame:
+    """The arrangement's runs and its planes' sides, spread over strips and bars."""
+
+    terms: Terms
+    able: Callable[[float], Abilities]
+    place: Arrangement
+    bar_of: Ints
+    strip_of: Ints
+    slab_of: Ints
+    rows: Floats  # of each strip
+    columns: Floats  # of each slab
+    a: Floats  # of each bar
+    b: Floats
+
+    def brought(self, T: float) -> tuple[Floats, Floats]:
+        """Operand bytes and footprint limit of every bar."""
+        able = self.able(T)
+        size = np.diff(np.append(self.place.bars, len(self.place.devices)))
+        limit = np.minimum.reduceat(able.cut, self.place.bars)
+        limit = np.where(size == 1, able.alone[self.place.bars], limit)
+        return np.add.reduceat(able.operand, self.place.bars), limit
+
+    def heights(self, operand: Floats, limit: Floats, depth: Floats, width: Floats) -> Floats:
+        """Rows of every bar at its slab's ``depth`` and its strip's ``width``."""
+        w = np.maximum(width, 1e-12)[self.strip_of]
+        budget = operand / np.maximum(depth, 1e-12)[self.slab_of[self.strip_of]]
+        return np.maximum(np.minimum((budget - self.b * w) / self.a, limit / w), 0.0)
+
+    def widths(self, operand: Floats, limit: Floats, depth: Floats) -> Floats:
+        """The widest width of every strip."""
+        starts = self.place.strips
+        low, high = np.zeros(len(starts)), np.add.reduceat(limit, starts) / self.rows
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            enough = np.add.reduceat(self.heights(operand, limit, depth, middle), starts) >= self.rows
+            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+        return low
+
+    def cover(self, operand: Floats, limit: Floats, depth: Floats) -> Floats:
+        """Share of its columns that every slab's strips reach at ``depth``."""
+        return np.asarray(np.add.reduceat(self.widths(operand, limit, depth), self.place.slabs) / self.columns)
+
+    def depths(self, T: float) -> Floats:
+        """The depth that every slab reaches by ``T`` (0 where its limits never cover the plane)."""
+        operand, limit = self.brought(T)
+        low, high = np.zeros(len(self.columns)), np.full(len(self.columns), 2.0 * self.terms.depth)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            enough = self.cover(operand, limit, middle) >= 1
+            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+        return low
+
+    def share(self, T: float) -> float:
+        """What of the inner axis (one slab: of the plane, at whole depth) is reached by ``T``."""
+        if len(self.columns) == 1:
+            operand, limit = self.brought(T)
+            return float(self.cover(operand, limit, np.array([float(self.terms.depth)]))[0])
+        return float(self.depths(T).sum()) / self.terms.depth
+
+
+def _frame(terms: Terms, devices: DeviceColumns, place: Arrangement) -> _Frame:
+    own = devices.take(place.devices)
+    depth = None if len(place.slabs) == 1 else terms.depth / 2.0
+    planes = [Plane.of(terms, bool(transposed)) for transposed in place.transposed]
+    strip_of, slab_of = spans(place.strips, len(place.bars)), spans(place.slabs, len(place.strips))
+    slab_of_bar = slab_of[strip_of]
+    return _Frame(
+        terms=terms, able=lambda T: abilities(terms, own, T, depth), place=place, bar_of=spans(place.bars, len(place.devices)),
+        strip_of=strip_of, slab_of=slab_of, rows=np.array([float(plane.rows) for plane in planes])[slab_of],
+        columns=np.array([float(plane.columns) for plane in planes]),
+        a=np.array([plane.a for plane in planes])[slab_of_bar], b=np.array([plane.b for plane in planes])[slab_of_bar],
+    )  # fmt: skip
+
+
+def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: float, precision: float = 2e-6) -> Fit | None:
+    """The least time of ``place`` near ``near_s`` and its sizes; None when it cannot be done by 1000 times that."""
+    frame = _frame(terms, devices, place)
+    low, high = near_s * 0.97, near_s * 1.01
+    while frame.share(high) < 1:
+        low, high = high, high * 1.3
+        if high > 1e3 * near_s:
+            return None
+    while frame.share(low) >= 1:
+        low, high = low * 0.8, low
+        if low < 1e-3 * near_s:
+            break
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if frame.share(middle) >= 1 else (middle, high)
+    operand, limit = frame.brought(high)
+    depth = frame.depths(high) if len(frame.columns) > 1 else np.array([float(terms.depth)])
+    width = frame.widths(operand, limit, depth)
+    return Fit(seconds=high, depth=depth, width=width, height=frame.heights(operand, limit, depth, width))
+
+
+def rounded(weight: Floats, total: int) -> Ints:
+    """Integers in proportion to ``weight`` that add up to ``total`` (largest remainders; alike where all weigh nothing)."""
+    whole = float(weight.sum())
+    exact = weight * (total / whole) if whole > 0 else np.full(len(weight), total / len(weight))
+    floor: Ints = np.floor(exact).astype(np.int64)
+    spare = total - int(floor.sum())
+    floor[np.argsort(floor - exact, kind="stable")[:spare]] += 1
+    return floor
+
+
+def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit, item: int) -> list[VolumeBox]:
+    """Integer boxes of one item, exact by construction."""
+    frame = _frame(terms, devices, place)
+    operand, limit = frame.brought(fit.seconds)
+    depth, width = rounded(fit.depth, terms.depth), np.zeros(len(place.strips), dtype=np.int64)
+    for slab in range(len(place.slabs)):
+        mine = frame.slab_of == slab
+        width[mine] = rounded(fit.width[mine], int(frame.columns[slab]))
+    height = frame.heights(operand, limit, depth.astype(float), width.astype(float))
+    boxes: list[VolumeBox] = []
+    k = 0
+    for slab, deep in enumerate(depth.tolist()):
+        column = 0
+        for strip in np.flatnonzero(frame.slab_of == slab).tolist():
+            bars = np.flatnonzero(frame.strip_of == strip)
+            wide, row = int(width[strip]), 0
+            for bar, tall in zip(bars.tolist(), rounded(height[bars], int(frame.rows[strip])).tolist(), strict=True):
+                if deep and wide and tall:
+                    members = place.devices[frame.bar_of == bar]
+                    across = (column, column + wide, row, row + tall)
+                    across = across if place.transposed[slab] else (*across[2:], *across[:2])
+                    boxes += _bar(terms, devices, members, across, (k, k + deep), item, fit.seconds)
+                row += tall
+            column += wide
+        k += deep
+    return boxes
+
+
+def _bar(
+    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, int, int, int], along: tuple[int, int], item: int,
+    seconds: float,
+) -> list[VolumeBox]:  # fmt: skip
+    """The boxes of one bar: its depth over its members."""
+    own = devices.take(members)
+    tall, wide = across[1] - across[0], across[3] - across[2]
+    t = np.maximum(seconds - own.latency, 0.0)
+    rate = own.rate(np.broadcast_to(np.asarray(seconds * own.flop_per_s), (len(own),)))
+    share = np.minimum(
+        t * own.downlink * terms.depth / (tall * terms.row_bytes + wide * terms.col_bytes), t * rate / (2.0 * tall * wide)
+    )
+    boxes: list[VolumeBox] = []
+    k = along[0]
+    for device, deep in zip(members.tolist(), rounded(share, along[1] - along[0]).tolist(), strict=True):
+        if deep:
+            boxes.append((device, *across, k, k + deep, item, item + 1))
+        k += deep
+    return boxes
+
+
+def seconds_of(terms: Terms, devices: DeviceColumns, boxes: list[VolumeBox]) -> float:
+    """The slowest device's ideal seconds; infinite where a box does not fit its device's memory."""
+    table = np.array(boxes, dtype=np.int64).reshape(-1, 9)
+    own = devices.take(table[:, 0])
+    r, c, k = ((table[:, place + 1] - table[:, place]).astype(float) for place in (1, 3, 5))
+    items = (table[:, 8] - table[:, 7]).astype(float)
+    part = k / terms.depth
+    a, b, block = r * terms.row_bytes * part, c * terms.col_bytes * part, r * c
+    out = np.where(k < terms.depth, terms.accumulator_bytes, terms.out_bytes)
+    flop = items * 2 * block * k
+    seconds = own.latency + np.maximum(
+        np.maximum(items * (a + b) / own.downlink, flop / own.rate(flop)), items * block * out / own.uplink
+    )
+    kept = np.minimum(np.minimum(a, b), block * terms.accumulator_bytes)
+    seconds = np.where(kept > (1 - STREAM_SHARE) * own.memory, np.inf, seconds)
+    return float(np.bincount(table[:, 0], seconds, minlength=len(devices)).max())
