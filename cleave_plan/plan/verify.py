@@ -122,6 +122,11 @@ def _covers(assignments: Sequence[Assignment], gemms: Mapping[str, Gemm]) -> Ite
             if len(tiles):
                 yield Finding(code=Code.MODE, where=where, sentence="mode is 'server', but there are tiles")
             continue
+        pinned = next((gemms[name] for name in assignment.gemms if gemms[name].pinned), None)
+        if pinned is not None:
+            sentence = f"mode must be 'server', only the server can compute {pinned.name!r}: {pinned.pinned}"
+            yield Finding(code=Code.MODE, where=where, sentence=sentence)
+            continue
         by_shape = {gemms[name].shape: name for name in reversed(assignment.gemms)}
         for shape, name in by_shape.items():
             flaw = cover_flaw(tiles, shape)

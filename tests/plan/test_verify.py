@@ -251,6 +251,20 @@ def test_empty_gemms_need_no_tiles() -> None:
     assert codes(verify(with_tiles(plan, 0, [(0, 0, 1, 0, 4, 0, 2, 0, 1)]), workload, fleet)) == {Code.OUTSIDE}
 
 
+def test_a_gemm_that_only_the_server_can_compute_has_no_tiles() -> None:
+    """A recurrent step in server mode takes its repeats; cut into tiles, were it even by the server, it is refused."""
+    fleet = fleet_of([device("d0")], [server("s0")])
+    workload = workload_of([gemm_of("step", (1, 2, 4, 3), repeats=5, pinned="a step needs the one before")])
+    whole = plan_of(workload, fleet, [assigned(["step"], [], mode=Mode.SERVER)])
+    assert verify(whole, workload, fleet).findings == ()
+    assert whole.predicted.levels_s == pytest.approx(5 * (32 + 48 + 24) / 100)
+    for index in (0, 1):
+        cut = edited(with_tiles(whole, 0, [(index, 0, 2, 0, 3, 0, 4, 0, 1)]), 0, mode=Mode.TWO_DIMENSIONAL)
+        found = verify(cut, workload, fleet).findings
+        assert [(finding.code, finding.where) for finding in found] == [(Code.MODE, "$.assignments[0]")]
+        assert "a step needs the one before" in found[0].sentence
+
+
 def test_a_model_of_other_sizes_under_the_same_names() -> None:
     """The hash differs, and so does the shape: both are said."""
     plan, workload, fleet = example()
