@@ -15,9 +15,8 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.bounds import Links, gemm_bound
-from cleave_plan.planning.exact import MAX_DEVICES, MAX_SIDE
 from cleave_plan.planning.option import Option, Part, non_dominated, on_server
-from cleave_plan.planning.search import Search, by_ability
+from cleave_plan.planning.search import Search, by_ability, tiny
 from cleave_plan.planning.slab import slab_of
 from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.planning.tiling import tiles_of_copies, tilings
@@ -29,8 +28,13 @@ _EVEN = 3e-3
 """Devices and server end together when their times differ by less than this share."""
 
 
-def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server | None) -> list[Option]:
+def options_for(
+    part: Part, devices: DeviceColumns, links: Links, server: Server | None, *, with_slab: bool = True
+) -> list[Option]:
     """Non-dominated options of ``part``; ``server`` may compute too (None: it may not).
+
+    ``with_slab=False`` leaves out that devices and server share it: in a level whose parts share the fleet by groups, the
+    grouping deals with the server's share too.
 
     Empty when no device can take part and the server may not. Work that is pinned to the server has that one option,
     whether the server may take other work or not.
@@ -44,8 +48,7 @@ def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server
         return found
     search = Search(part=part, terms=terms, devices=devices, links=links, order=by_ability(terms, devices, able, links))
     search.run()
-    tiny = len(able) <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
-    if server is not None and search.options and not tiny:
+    if server is not None and search.options and not tiny(terms, len(able)):
         found += _shared_with_server(search, server)
     return found + non_dominated(search.options, links)
 

@@ -58,8 +58,11 @@ class Search:
         return min((option.seconds(self.links) for option in self.options), default=np.inf)
 
     def run(self) -> None:
-        """Where the devices bind, sizes from all of them down; where the links do, close in on the crossing first."""
-        most, frugal = len(self.order), self.frugal()
+        """Where the devices bind, sizes from all of them down; where the links do, close in on the crossing first.
+
+        Tiny cases need no crossing: the exact tilings over all devices leave devices out where that is best.
+        """
+        most, frugal = len(self.order), None if tiny(self.terms, len(self.order)) else self.frugal()
         if frugal is not None:
             most = self.usual or self.affordable()
             margin = NEAR if self.usual else FAR
@@ -115,6 +118,11 @@ class Search:
         return best.links_s(self.links) > float(best.device_s.max())
 
 
+def tiny(terms: Terms, devices: int) -> bool:
+    """Is the case small enough for exact tilings?"""
+    return devices <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
+
+
 def by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -> Ints:
     """Devices in falling order of what they cover at the lower bound, positions breaking ties."""
     own = devices.take(able)
@@ -134,7 +142,7 @@ def _ladder(count: int) -> list[int]:
 
 def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[list[ItemBox]]:
     yield from tilings(terms, devices, subset)
-    if len(subset) <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE:
+    if tiny(terms, len(subset)):
         yield from _exact(terms, devices, subset, gemm)
 
 
