@@ -23,6 +23,9 @@ from cleave_plan.workload.gemm import ConvWindow, Gemm
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+_NOTHING = 1e-12
+"""Bytes of a row that reads nothing, where a bound divides by them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -90,6 +93,8 @@ def _window_terms(window: ConvWindow, a_size: float) -> tuple[float, float, floa
     slab = prod(reached[1:])
     first_span = min((window.kernel[0] - 1) * window.dilations[0] + 1, window.input[0])
     real = window.images * prod(_rows_in_input(window, axis) for axis in range(len(window.output)))
+    if real == 0:  # every output is padding: the rows are work all the same, and read nothing
+        return per_row * position, first_span * slab * position, _NOTHING, window.images * window.rows_per_image
     return per_row * position, first_span * slab * position, position, real
 
 
