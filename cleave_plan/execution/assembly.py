@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from cleave_plan.kernels.arrays import Array, numpy_dtype
-from cleave_plan.kernels.tile import Box, Product, accumulator
+from cleave_plan.kernels.quantised import NOTHING, Companions
+from cleave_plan.kernels.tile import Box, Product, accumulator, complete
 
 
 class Assembly:
@@ -17,16 +18,15 @@ class Assembly:
     of their numbers when all are there, in the accumulator's type, so that every run gives the same bits.
     """
 
-    def __init__(self, product: Product, boxes: Mapping[int, Box]) -> None:
+    def __init__(self, product: Product, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
         self._product = product
+        self._along = along
         self._waiting = set(boxes)
         self._boxes = boxes
         self._partial: dict[int, Array] = {}
         self._cut = {tile for tile, box in boxes.items() if box.k_stop - box.k_start < product.shape.k}
-        shape = (product.shape.batch, product.shape.m, product.shape.n)
-        dtype = numpy_dtype(accumulator(product.a_dtype) if self._cut else product.out_dtype)
-        # A product over an empty K is 0, and no tile says so.
-        self._result: Array = np.zeros(shape, dtype) if self._cut or not boxes else np.empty(shape, dtype)
+        self._shape = (product.shape.batch, product.shape.m, product.shape.n)
+        self._result: Array = np.empty(self._shape, numpy_dtype(product.out_dtype))
 
     def add(self, tile: int, result: Array) -> None:
         """Take in the result of ``tile``; a partial sum must stay valid until :meth:`finish`."""
@@ -34,8 +34,7 @@ class Assembly:
         if tile in self._cut:
             self._partial[tile] = result
         else:
-            box = self._boxes[tile]
-            self._result[box.batch, box.rows, box.columns] = result
+            self._result[_area(self._boxes[tile])] = result
 
     @property
     def complete(self) -> bool:
@@ -43,9 +42,22 @@ class Assembly:
         return not self._waiting
 
     def finish(self) -> Array:
-        """The result in the GEMM's storage type."""
+        """The result in the GEMM's storage type; where partial sums were added, that is done here."""
+        if not self._cut and self._boxes:
+            return self._result
+        # A product over an empty K is 0, and no tile says so.
+        sums = np.zeros(self._shape, numpy_dtype(accumulator(self._product.a_dtype)))
         for tile in sorted(self._partial):
-            box = self._boxes[tile]
-            self._result[box.batch, box.rows, box.columns] += self._partial[tile]
+            sums[_area(self._boxes[tile])] += self._partial[tile]
         self._partial.clear()
-        return self._result.astype(numpy_dtype(self._product.out_dtype), copy=False)
+        finished = complete(self._product, sums, self._along)
+        if len(self._cut) == len(self._boxes):
+            return finished
+        for tile in self._cut:
+            area = _area(self._boxes[tile])
+            self._result[area] = finished[area]
+        return self._result
+
+
+def _area(box: Box) -> tuple[slice, slice, slice]:
+    return box.batch, box.rows, box.columns

@@ -13,7 +13,7 @@ from cleave_plan.execution.engines.base import Engine, Task
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.tile import Product, cut, multiply
+from cleave_plan.kernels.tile import cut, multiply
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.onnx_io.products import Operands, operands_of
@@ -172,7 +172,7 @@ class Walk:
         lowered = operands_of(placed.gemm, placed.members, self._imported.nodes, lambda tensor: self._value(tensor, values))
         if placed.away:
             boxes = {tile: box for tile, (_, box) in placed.away.items()}
-            self._engine.open(job, Product.of(placed.gemm), lowered.a, lowered.b, boxes)
+            self._engine.open(job, lowered.product, lowered.a, lowered.b, boxes, lowered.along)
         for tile, (device, box) in placed.away.items():
             self._engine.send(Task(job, tile, device, box))
         return lowered
@@ -180,10 +180,10 @@ class Walk:
     def _begin(self, name: str, lowered: Operands) -> Assembly:
         """An assembly that holds the server's own tiles."""
         placed = self._placed[name]
-        product = Product.of(placed.gemm)
-        assembly = Assembly(product, {tile: box for tile, (_, box) in enumerate(placed.tiles)})
+        product = lowered.product
+        assembly = Assembly(product, {tile: box for tile, (_, box) in enumerate(placed.tiles)}, lowered.along)
         for tile, box in placed.home.items():
-            assembly.add(tile, multiply(product, cut(product, lowered.a, lowered.b, box), box))
+            assembly.add(tile, multiply(product, cut(product, lowered.a, lowered.b, box, lowered.along), box))
             self._tally.at_home += 1
         return assembly
 

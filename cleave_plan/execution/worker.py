@@ -18,6 +18,7 @@ from typing import NamedTuple
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.quantised import Companions
 from cleave_plan.kernels.tile import Box, Product, cut, multiply
 
 START = ("-P", "-c", "from cleave_plan.execution.worker import main; main()")
@@ -36,6 +37,7 @@ class Order(NamedTuple):
     product: Product
     a: Block
     b: Block
+    along: tuple[Block | None, ...]
     result: Block
 
 
@@ -53,7 +55,8 @@ class Answer(NamedTuple):
 def compute(order: Order, arena: Arena) -> Answer:
     """Multiply one tile in place; the bytes are those of its pieces and its result."""
     begin = time.perf_counter()
-    pieces = cut(order.product, arena.view(order.a), arena.view(order.b), order.box)
+    along = Companions(*(None if block is None else arena.view(block) for block in order.along))
+    pieces = cut(order.product, arena.view(order.a), arena.view(order.b), order.box, along)
     result = multiply(order.product, pieces, order.box)
     arena.view(order.result)[...] = result
     return Answer(order.job, order.tile, pieces.nbytes, result.nbytes, time.perf_counter() - begin)

@@ -12,6 +12,11 @@ from cleave_plan.dtypes import DType
 Array = NDArray[Any]
 
 
+def dtype_of_array(array: Array) -> DType:
+    """The element type of an array; raises ValueError when it has none of ours."""
+    return DType(array.dtype.name)
+
+
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy type of ``dtype``; bfloat16 comes from ml_dtypes, which is loaded only when it is met."""
     if dtype is DType.BFLOAT16:

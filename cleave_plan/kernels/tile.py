@@ -7,7 +7,7 @@ all that a device does with them. Neither knows where the arrays lie: shared mem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.conv import convolve, cut_images
 from cleave_plan.kernels.gemm import multiply_block
+from cleave_plan.kernels.quantised import (
+    NOTHING,
+    Coding,
+    Companions,
+    cut_companions,
+    decoded,
+    exact_type,
+    narrowed,
+    requantised,
+    shifted,
+)  # fmt: skip
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
 
 
@@ -58,18 +69,22 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """What every tile of a GEMM shares: its shape, the element types, and the window if it is a convolution."""
+    """What every tile of a GEMM shares: its shape, the element types, the window if it is a convolution, B's packing if any."""
 
     shape: GemmShape
     a_dtype: DType
     b_dtype: DType
     out_dtype: DType
     window: ConvWindow | None
+    coding: Coding | None = None
 
     @classmethod
-    def of(cls, gemm: Gemm) -> Product:
-        """The product that ``gemm`` computes."""
-        return cls(shape=gemm.shape, a_dtype=gemm.a.dtype, b_dtype=gemm.b.dtype, out_dtype=gemm.out_dtype, window=gemm.window)
+    def of(cls, gemm: Gemm, coding: Coding | None = None) -> Product:
+        """The product that ``gemm`` computes, its B packed by ``coding``."""
+        return cls(
+            shape=gemm.shape, a_dtype=gemm.a.dtype, b_dtype=gemm.b.dtype, out_dtype=gemm.out_dtype, window=gemm.window,
+            coding=coding,
+        )  # fmt: skip
 
     @property
     def a_shape(self) -> tuple[int, ...]:
@@ -80,8 +95,9 @@ class Product:
 
     @property
     def b_shape(self) -> tuple[int, int, int]:
-        """Shape of the B operand in canonical form: [batch, K, N]."""
-        return self.shape.batch, self.shape.k, self.shape.n
+        """Shape of the B operand in canonical form: [batch, K, N], or [batch, N, bytes] when it is packed."""
+        batch, _, k, n = self.shape
+        return (batch, k, n) if self.coding is None else (batch, n, self.coding.bytes_of(k))
 
     def result_dtype(self, box: Box) -> DType:
         """Element type of a tile's result: the storage type when K is whole, else the accumulator."""
@@ -95,28 +111,33 @@ class Product:
 
 
 class Pieces(NamedTuple):
-    """What travels to a device for one tile: blocks of A (several for a convolution over several images) and of B."""
+    """What travels to a device for one tile: blocks of A (several for a convolution over several images), of B, companions."""
 
     a: tuple[Array, ...]
     b: Array
+    along: Companions = NOTHING
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel down."""
-        return sum(piece.nbytes for piece in self.a) + self.b.nbytes
+        return sum(piece.nbytes for piece in self.a) + self.b.nbytes + self.along.nbytes
 
 
 def accumulator(dtype: DType) -> DType:
-    """The type in which sums of products of ``dtype`` are kept: 32 bits wide at least, of the same kind."""
+    """The type in which sums of products of ``dtype`` are kept: 32 bits wide at least, of the same kind.
+
+    Integers of up to 16 bits are summed in int32, whatever their sign, as ONNX does.
+    """
     if dtype is DType.FLOAT64:
         return dtype
     if dtype.value.startswith(("float", "bfloat")):
         return DType.FLOAT32
-    kind = "uint" if dtype.value.startswith("uint") else "int"
-    return DType(f"{kind}{dtype.accumulator_bits}")
+    if dtype.bits < DType.INT32.bits:
+        return DType.INT32
+    return dtype
 
 
-def cut(product: Product, a: Array, b: Array, box: Box) -> Pieces:
+def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTHING) -> Pieces:
     """Views of the canonical operands ``a`` (``product.a_shape``) and ``b`` (``product.b_shape``) that the tile reads.
 
     Raises ValueError when the operands have other shapes, the box leaves them (a slice would be cut short silently), or
@@ -129,19 +150,40 @@ def cut(product: Product, a: Array, b: Array, box: Box) -> Pieces:
         raise ValueError(f"{box} leaves the product of batch, M, K, N = {tuple(product.shape)}")
     if product.window is not None and box.k_stop - box.k_start < k:
         raise ValueError(f"{box} cuts the inner axis of a convolution")
-    weights = b[box.batch, box.inner, box.columns]
+    if product.coding is None:
+        weights, blocks = b[box.batch, box.inner, box.columns], slice(None)
+    else:
+        packed, blocks = product.coding.places(box.k_start, box.k_stop)
+        weights = b[box.batch, box.columns, packed]
+    own = cut_companions(along, batch=box.batch, rows=box.rows, columns=box.columns, blocks=blocks)
     if product.window is None:
-        return Pieces((a[box.batch, box.rows, box.inner],), weights)
-    return Pieces(cut_images(product.window, a, rows=box.rows, groups=box.batch), weights)
+        return Pieces((a[box.batch, box.rows, box.inner],), weights, own)
+    return Pieces(cut_images(product.window, a, rows=box.rows, groups=box.batch), weights, own)
 
 
 def multiply(product: Product, pieces: Pieces, box: Box) -> Array:
     """The tile's result, [batch, rows, columns] in ``product.result_dtype(box)``, from its pieces alone."""
-    working = numpy_dtype(accumulator(product.a_dtype))
-    wanted = numpy_dtype(product.result_dtype(box))
     if 0 in box.result_shape:
-        return np.zeros(box.result_shape, wanted)
+        return np.zeros(box.result_shape, numpy_dtype(product.result_dtype(box)))
+    sums_type = numpy_dtype(accumulator(product.a_dtype))
+    sums = narrowed(_sums(product, pieces, box, sums_type), sums_type)
+    return complete(product, sums, pieces.along) if box.k_stop - box.k_start == product.shape.k else sums
+
+
+def complete(product: Product, sums: Array, along: Companions) -> Array:
+    """Finished sums in the storage type, requantised where the product is."""
+    stored = numpy_dtype(product.out_dtype)
+    return sums.astype(stored, copy=False) if along.scale is None else requantised(sums, along, stored)
+
+
+def _sums(product: Product, pieces: Pieces, box: Box, sums_type: np.dtype[Any]) -> Array:
+    along = pieces.along
+    working = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start) or sums_type
+    a = tuple(shifted(piece, along.a_zero, working) for piece in pieces.a)
+    if product.coding is None:
+        b = shifted(pieces.b, along.b_zero, working)
+    else:
+        b = decoded(product.coding, pieces.b, along, box.inner, working)
     if product.window is None:
-        return multiply_block(pieces.a[0], pieces.b, working).astype(wanted, copy=False)
-    result = convolve(product.window, pieces.a, pieces.b, rows=box.rows, working=working)
-    return result.astype(wanted, copy=False)
+        return multiply_block(a[0], b, working)
+    return convolve(product.window, a, b, rows=box.rows, working=working)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import onnx
 
 from cleave_plan.errors import ExecutionError
+from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.rules.forms import Array, Lowered
 from cleave_plan.workload.gemm import Gemm
@@ -31,9 +32,8 @@ def lower(node: onnx.NodeProto, gemm: Gemm, arrays: Sequence[Array | None]) -> L
         lowered = operator.lower(node, gemm, arrays)
     except (ValueError, IndexError) as error:
         raise _unplanned(gemm, present, str(error)) from None
-    batch, m, k, n = gemm.shape
-    expected_a = (batch, m, k) if gemm.window is None else (gemm.window.images, batch * gemm.window.channels, *gemm.window.input)
-    if lowered.a.shape != expected_a or lowered.b.shape != (batch, k, n):
+    product = Product.of(gemm, lowered.coding)
+    if lowered.a.shape != product.a_shape or lowered.b.shape != product.b_shape:
         raise _unplanned(gemm, present, f"they make operands {list(lowered.a.shape)} and {list(lowered.b.shape)}")
     return lowered
 

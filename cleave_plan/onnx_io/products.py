@@ -10,8 +10,11 @@ import onnx
 
 from cleave_plan.errors import ExecutionError
 from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.quantised import NOTHING, Companions
+from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.lowering import lower
+from cleave_plan.onnx_io.rules.forms import Lowered
 from cleave_plan.workload.gemm import Gemm, Join
 
 
@@ -19,8 +22,10 @@ from cleave_plan.workload.gemm import Gemm, Join
 class Operands:
     """Canonical operands of a product, and ``finish``: its canonical result -> the output tensors of all members."""
 
+    product: Product
     a: Array
     b: Array
+    along: Companions
     finish: Callable[[Array], Mapping[str, Value]]
 
 
@@ -37,9 +42,14 @@ def operands_of(
         node = nodes[gemm.name]
         lowered.append(lower(node, gemm, [value(tensor) if tensor else None for tensor in node.input]))
     names = [gemm.output for gemm in members]
+    first = lowered[0]
+    whole = Product.of(product, first.coding)
     if len(lowered) == 1:
-        return Operands(a=lowered[0].a, b=lowered[0].b, finish=lambda result: {names[0]: lowered[0].finish(result)})
-    if product.join is not Join.N or not all(_same(lowered[0].a, other.a) for other in lowered[1:]):
+        finish_one = first.finish
+        return Operands(
+            product=whole, a=first.a, b=first.b, along=first.along, finish=lambda result: {names[0]: finish_one(result)}
+        )
+    if product.join is not Join.N or not all(_share(first, other) for other in lowered[1:]):
         raise ExecutionError(
             f"its {len(lowered)} members do not share their A operand in this run", where=f"GEMM {members[0].name!r}",
             expected="members of a product that share it", remedy="plan with --without shared",
@@ -52,7 +62,17 @@ def operands_of(
             for name, own, start, stop in zip(names, lowered, edges[:-1], edges[1:], strict=True)
         }
 
-    return Operands(a=lowered[0].a, b=np.concatenate([own.b for own in lowered], axis=-1), finish=finish)
+    columns = -1 if first.coding is None else 1
+    return Operands(
+        product=whole, a=first.a, b=np.concatenate([own.b for own in lowered], axis=columns),
+        along=_side_by_side([own.along for own in lowered], product.extents), finish=finish,
+    )  # fmt: skip
+
+
+def _share(one: Lowered, other: Lowered) -> bool:
+    """Whether two members multiply the same A by a B that is packed in the same way."""
+    mine, others = (np.zeros((1, 1, 1)) if own.along.a_zero is None else own.along.a_zero for own in (one, other))
+    return one.coding == other.coding and _same(one.a, other.a) and bool(np.array_equal(mine, others))
 
 
 def _same(one: Array, other: Array) -> bool:
@@ -61,3 +81,29 @@ def _same(one: Array, other: Array) -> bool:
         return False
     alike = one.__array_interface__["data"] == other.__array_interface__["data"] and one.strides == other.strides
     return alike or bool(np.array_equal(one, other))
+
+
+# Axis of the columns among a companion's axes, where it is not the last.
+_COLUMNS = {"b_scale": 1, "b_offset": 1}
+
+
+def _side_by_side(members: Sequence[Companions], extents: Sequence[int]) -> Companions:
+    """The companions of members that lie side by side along N; ``extents`` are their numbers of columns."""
+    joined = {}
+    for name in NOTHING._fields:
+        parts: list[Array | None] = [getattr(member, name) for member in members]
+        model = next((part for part in parts if part is not None), None)
+        if model is not None:
+            joined[name] = parts[0] if name == "a_zero" else _concatenated(parts, model, extents, _COLUMNS.get(name, 2))
+    return Companions(**joined)
+
+
+def _concatenated(parts: Sequence[Array | None], model: Array, extents: Sequence[int], axis: int) -> Array:
+    """``parts`` (zeros where one is absent) with as many entries along ``axis`` as each member has columns."""
+    present = [np.zeros((1, 1, 1), model.dtype) if part is None else part for part in parts]
+    others = np.broadcast_shapes(*(tuple(1 if at == axis else size for at, size in enumerate(p.shape)) for p in present))
+    whole = [
+        np.broadcast_to(part, tuple(extent if at == axis else size for at, size in enumerate(others)))
+        for part, extent in zip(present, extents, strict=True)
+    ]
+    return np.concatenate(whole, axis=axis)

@@ -131,7 +131,7 @@ def test_integers_are_exact() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "sums"),
-    [(DType.FLOAT16, DType.FLOAT32), (DType.FLOAT64, DType.FLOAT64), (DType.UINT8, DType.UINT32), (DType.INT64, DType.INT64)],
+    [(DType.FLOAT16, DType.FLOAT32), (DType.FLOAT64, DType.FLOAT64), (DType.UINT8, DType.INT32), (DType.INT64, DType.INT64)],
 )
 def test_accumulators(dtype: DType, sums: DType) -> None:
     """At least 32 bits, of the same kind."""

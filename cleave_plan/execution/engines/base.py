@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.quantised import NOTHING, Companions
 from cleave_plan.kernels.tile import Box, Product
 
 
@@ -44,8 +45,8 @@ class Engine(Protocol):
     def start(self, load: Mapping[str, float]) -> None:
         """Make the device identities ready; ``load`` gives each one's share of the work, in any unit."""
 
-    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box]) -> None:
-        """Bring canonical operands within reach and make room for the results of the tiles ``boxes``."""
+    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
+        """Bring canonical operands with their companions within reach and make room for the results of the tiles ``boxes``."""
 
     def send(self, task: Task) -> None:
         """Hand a tile to its device; returns at once."""

@@ -25,7 +25,8 @@ from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.engines.base import Finished, Task
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.execution.worker import START, Answer, Order
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, dtype_of_array
+from cleave_plan.kernels.quantised import NOTHING, Companions
 from cleave_plan.kernels.tile import Box, Product
 
 POLL_S = 0.5
@@ -60,6 +61,7 @@ class _Job:
     product: Product
     a: Block
     b: Block
+    along: tuple[Block | None, ...]
     results: Mapping[int, Block]
 
 
@@ -95,10 +97,11 @@ class LocalEngine:
             self._workers.append(worker)
             self._by_device |= dict.fromkeys(devices, worker)
 
-    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box]) -> None:
+    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
         """Copy the operands into shared memory, once for all GEMMs that are open together and read the same array."""
         self._jobs[job] = _Job(
-            product=product, a=self._place(a, product.a_dtype), b=self._place(b, product.b_dtype),
+            product=product, a=self._place(a), b=self._place(b),
+            along=tuple(None if array is None else self._place(array) for array in along),
             results={tile: self._arena.allocate(box.result_shape, product.result_dtype(box)) for tile, box in boxes.items()},
         )  # fmt: skip
 
@@ -170,11 +173,11 @@ class LocalEngine:
             theirs.close()
         return _Worker(place=place, process=process, line=Connection(ours.detach()), devices=devices)
 
-    def _place(self, array: Array, dtype: DType) -> Block:
+    def _place(self, array: Array) -> Block:
         interface = array.__array_interface__
         key = (interface["data"][0], array.shape, array.strides, array.dtype)
         if key not in self._placed:
-            block = self._arena.allocate(array.shape, dtype)
+            block = self._arena.allocate(array.shape, dtype_of_array(array))
             self._arena.view(block)[...] = array
             # The array is kept: its address names it for only as long as it lives.
             self._placed[key] = (array, block)
@@ -186,7 +189,9 @@ class LocalEngine:
             job = self._jobs[task.job]
             worker.in_hand[task.job, task.tile] = task
             try:
-                worker.line.send(Order(task.job, task.tile, task.box, job.product, job.a, job.b, job.results[task.tile]))
+                worker.line.send(
+                    Order(task.job, task.tile, task.box, job.product, job.a, job.b, job.along, job.results[task.tile])
+                )
             except OSError:
                 raise self._death(worker) from None
 

@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from cleave_plan.dtypes import DType
+from cleave_plan.kernels.quantised import NOTHING, Coding, Companions
 from cleave_plan.onnx_io.facts import ShapeContradictionError
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
 
@@ -46,11 +47,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
-    """Canonical operands, and ``finish``: canonical result [batch, M, N] in the storage type -> the node's output."""
+    """Canonical operands, and ``finish``: canonical result [batch, M, N] in the storage type -> the node's output.
+
+    ``along`` accompanies the operands and is cut with them; ``coding`` says how B is packed, if it is.
+    """
 
     a: Array
     b: Array
     finish: Callable[[Array], Array]
+    along: Companions = NOTHING
+    coding: Coding | None = None
 
 
 Rule = Callable[[onnx.NodeProto, Sizes], tuple[Form, ...]]
