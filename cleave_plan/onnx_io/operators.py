@@ -11,7 +11,7 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of, may_hold_matrix_work
-from cleave_plan.onnx_io.rules import convolutions, products
+from cleave_plan.onnx_io.rules import convolutions, deformable, einsum, products, quantised, transposed
 from cleave_plan.onnx_io.rules.forms import Operator
 
 OPERATORS: dict[tuple[str, str], Operator] = {
@@ -19,6 +19,11 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (MICROSOFT, "FusedMatMul"): products.FUSED_MATMUL, (MICROSOFT, "TransposeMatMul"): products.FUSED_MATMUL,
     (MICROSOFT, "FusedGemm"): products.GEMM, (MICROSOFT, "FusedConv"): convolutions.CONV,
     (MICROSOFT, "NhwcConv"): convolutions.NHWC_CONV, (MICROSOFT, "NhwcFusedConv"): convolutions.NHWC_CONV,
+    ("", "MatMulInteger"): quantised.MATMUL_INTEGER, ("", "ConvInteger"): quantised.CONV_INTEGER,
+    ("", "QLinearMatMul"): quantised.QLINEAR_MATMUL, ("", "QLinearConv"): quantised.QLINEAR_CONV,
+    (MICROSOFT, "QGemm"): quantised.QGEMM, (MICROSOFT, "MatMulIntegerToFloat"): quantised.MATMUL_INTEGER_TO_FLOAT,
+    (MICROSOFT, "DynamicQuantizeMatMul"): quantised.DYNAMIC_QUANTIZE_MATMUL,
+    ("", "ConvTranspose"): transposed.CONV_TRANSPOSE, ("", "DeformConv"): deformable.DEFORM_CONV, ("", "Einsum"): einsum.EINSUM,
 }  # fmt: skip
 
 

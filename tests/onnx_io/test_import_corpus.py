@@ -13,7 +13,7 @@ from cleave_plan.errors import CleaveError, InputFileError
 from cleave_plan.onnx_io.importer import load_model
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
-WITHOUT_RULE = frozenset({"LSTM", "GRU", "RNN", "MatMulInteger", "ConvTranspose"})
+WITHOUT_RULE = frozenset({"LSTM", "GRU", "RNN"})
 
 # Mixtures of experts that look up which tokens go to which expert: the sizes of their products are not in the file.
 DATA_DECIDES = frozenset({"export/mixtral_tiny_eager_legacy_dyn/model.onnx", "export/qwen2moe_tiny_eager_legacy_dyn/model.onnx"})
