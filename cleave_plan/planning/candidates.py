@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
-from cleave_plan.cost.level import Load, Placement, server_load, tiled_load
+from cleave_plan.cost.level import Load, Placement, server_load, server_rate, tiled_load
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
@@ -53,7 +53,7 @@ class Candidates:
     choices: list[Choice] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
     columns: dict[DType, DeviceColumns] = field(default_factory=dict)
-    _options: dict[tuple[ClassKey, int], list[Option]] = field(default_factory=dict)
+    _options: dict[tuple[ClassKey, int, bool], list[Option]] = field(default_factory=dict)
 
     @property
     def workload(self) -> Workload:
@@ -72,7 +72,7 @@ class Candidates:
         return Links(
             egress=sum(server.egress_bytes_per_s for server in servers),
             ingress=sum(server.ingress_bytes_per_s for server in servers),
-            flop_per_s=sum(server.rate(gemm.dtype) for server in servers) if self.server_allowed else 0.0,
+            flop_per_s=sum(server_rate(gemm, server) for server in servers) if self.server_allowed else 0.0,
         )
 
     def collect(self, progress: Progress) -> None:
@@ -83,20 +83,19 @@ class Candidates:
             progress(number, len(self.classes), "pricing tilings")
             joint = self._joint(level)
             for place, part in enumerate(level.parts):
-                for option in [*self.options_of(part), *joint.get(place, [])]:
+                for option in [*self.options_of(part, alone=not joint), *joint.get(place, [])]:
                     for spot in spots if option.mode is not Mode.SERVER else spots[: len(self.fleet.servers)]:
                         self.choices.append(self._choice(number, place, part, option, spot))
             self.bounds.append(self._bound(level))
         progress(len(self.classes), len(self.classes), "pricing tilings")
 
-    def options_of(self, part: Part) -> list[Option]:
+    def options_of(self, part: Part, *, alone: bool) -> list[Option]:
         """Options of ``part``, found once for each class and number of copies."""
-        key = (part.gemm.class_key, part.copies)
+        key = (part.gemm.class_key, part.copies, alone)
         if key not in self._options:
             devices = self.columns_of(part.gemm)
-            found = options_for(
-                part, devices, self.links(part.gemm), self.fleet.servers[0] if self.server_allowed or part.gemm.pinned else None
-            )
+            server = self.fleet.servers[0] if self.server_allowed or part.gemm.pinned else None
+            found = options_for(part, devices, self.links(part.gemm), server, alone=alone)
             if not found:
                 raise self._fits_nowhere(part.gemm)
             self._options[key] = found
@@ -133,7 +132,7 @@ class Candidates:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
         free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
         pinned_s = sum(
-            part.copies * part.gemm.flop / sum(server.rate(part.gemm.dtype) for server in self.fleet.servers)
+            part.copies * part.gemm.flop / sum(server_rate(part.gemm, server) for server in self.fleet.servers)
             for part in level.parts
             if part.gemm.macs > 0 and part.gemm.pinned
         )

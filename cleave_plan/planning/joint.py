@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.level import server_rate
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.bounds import Links, capacity
 from cleave_plan.planning.level import Shares, level_bound, shares_at
@@ -41,15 +42,16 @@ def joint_options(parts: Sequence[Part], columns: Sequence[DeviceColumns], links
     ``columns[g]`` are the devices' figures for part g's element type.
     """
     terms = [terms_of(part.gemm, part.copies) for part in parts]
-    rates = [0.0 if server is None else server.rate(part.gemm.dtype) for part in parts]
+    rates = [0.0 if server is None else server_rate(part.gemm, server) for part in parts]
     shown = [_only_eligible(own, one) for own, one in zip(terms, columns, strict=True)]
     abilities = [capacity(own, one) for own, one in zip(terms, shown, strict=True)]
     bound_s = level_bound(terms, shown, links, rates)
     stretch = np.ones(len(parts))
+    usual = [0.0] * len(parts)
     best: list[Option] = []
     for _ in range(_ROUNDS):
         shares = shares_at(terms, abilities, links, rates, bound_s, stretch)
-        made = _tiled(parts, terms, shown, links, server, shares, bound_s)
+        made = _tiled(parts, terms, shown, links, server, shares, bound_s, usual)
         if made is None:
             break
         if not best or _together(made, links) < _together(best, links):
@@ -63,9 +65,12 @@ def joint_options(parts: Sequence[Part], columns: Sequence[DeviceColumns], links
 
 def _tiled(
     parts: Sequence[Part], terms: Sequence[Terms], columns: Sequence[DeviceColumns], links: Links, server: Server | None,
-    shares: Shares, bound_s: float,
+    shares: Shares, bound_s: float, usual: list[float],
 ) -> list[Option] | None:  # fmt: skip
-    """Each part over the devices that it has most of; None when a part has none or no tiling."""
+    """Each part over the devices that it has most of; None when a part has none or no tiling.
+
+    ``usual[g]``: the share of its group that the servers' links could feed in the round before (0: not known), updated here.
+    """
     owner = shares.devices.argmax(axis=0)
     idle = shares.devices.max(axis=0) <= 1e-9
     weight = _link_weights(terms, columns, shares, bound_s)
@@ -75,13 +80,17 @@ def _tiled(
         part_links = Links(egress=links.egress * float(weight[g]), ingress=links.ingress * float(weight[g]), flop_per_s=0.0)
         slab = None
         if server is not None:
-            slab = slab_of(own, float(shares.server[g]) * server.rate(part.gemm.dtype) * bound_s / own.flop)
+            slab = slab_of(own, float(shares.server[g]) * server_rate(part.gemm, server) * bound_s / own.flop)
         left = own if slab is None else slab.rest
         if len(mine) == 0:
             return None
         order = by_ability(left, devices, mine, part_links)
-        search = Search(part=part, terms=left, devices=devices, links=part_links, order=order, slab=slab, server=server)
+        search = Search(
+            part=part, terms=left, devices=devices, links=part_links, order=order, slab=slab, server=server,
+            usual=round(usual[g] * len(mine)),
+        )  # fmt: skip
         search.run()
+        usual[g] = search.usual / len(mine)
         if not search.options:
             return None
         made.append(min(search.options, key=lambda option: option.seconds(part_links)))

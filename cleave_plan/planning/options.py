@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.level import server_rate
 from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.bounds import Links, gemm_bound
@@ -28,13 +29,11 @@ _EVEN = 3e-3
 """Devices and server end together when their times differ by less than this share."""
 
 
-def options_for(
-    part: Part, devices: DeviceColumns, links: Links, server: Server | None, *, with_slab: bool = True
-) -> list[Option]:
+def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server | None, *, alone: bool = True) -> list[Option]:
     """Non-dominated options of ``part``; ``server`` may compute too (None: it may not).
 
-    ``with_slab=False`` leaves out that devices and server share it: in a level whose parts share the fleet by groups, the
-    grouping deals with the server's share too.
+    ``alone=False``: the level's parts already share the fleet by groups, servers included; the options found here are what
+    is left, each part over the whole fleet in turn, and are searched for briefly.
 
     Empty when no device can take part and the server may not. Work that is pinned to the server has that one option,
     whether the server may take other work or not.
@@ -47,8 +46,8 @@ def options_for(
     if len(able) == 0:
         return found
     search = Search(part=part, terms=terms, devices=devices, links=links, order=by_ability(terms, devices, able, links))
-    search.run()
-    if server is not None and search.options and not tiny(terms, len(able)):
+    search.run(thorough=alone)
+    if alone and server is not None and search.options and not tiny(terms, len(able)):
         found += _shared_with_server(search, server)
     return found + non_dominated(search.options, links)
 
@@ -61,9 +60,9 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     """
     terms, part = alone.terms, alone.part
     stretch = alone.best_s / max(alone.floor(alone.order, alone.links), 1e-300)
-    together = Links(egress=alone.links.egress, ingress=alone.links.ingress, flop_per_s=server.rate(part.gemm.dtype))
+    together = Links(egress=alone.links.egress, ingress=alone.links.ingress, flop_per_s=server_rate(part.gemm, server))
     target_s = gemm_bound(terms, alone.devices.take(alone.order), together) * stretch
-    per_second = server.rate(part.gemm.dtype) / terms.flop
+    per_second = server_rate(part.gemm, server) / terms.flop
     found: list[Option] = []
     area = target_s * per_second
     for _ in range(_CORRECTIONS):

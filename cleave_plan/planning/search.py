@@ -57,24 +57,31 @@ class Search:
         """Seconds of the best option so far."""
         return min((option.seconds(self.links) for option in self.options), default=np.inf)
 
-    def run(self) -> None:
+    def run(self, *, thorough: bool = True) -> None:
         """Where the devices bind, sizes from all of them down; where the links do, close in on the crossing first.
 
-        Tiny cases need no crossing: the exact tilings over all devices leave devices out where that is best.
+        Not ``thorough``: only the size that the bound suggests. Tiny cases need no crossing: the exact tilings over all
+        devices leave devices out where that is best.
         """
         most, frugal = len(self.order), None if tiny(self.terms, len(self.order)) else self.frugal()
         if frugal is not None:
             most = self.usual or self.affordable()
-            margin = NEAR if self.usual else FAR
-            low, high = max(1, int(most / margin)), min(len(self.order), int(most * margin) + 1)
-            while high - low > max(1, low // CLOSE):
-                middle = (low + high) // 2
-                low, high = (low, middle) if self.attempt(middle, frugal) else (middle, high)
-            self.usual = high
-        for count in _ladder(most):
+            if thorough:
+                self.close_in(most, NEAR if self.usual else FAR, frugal)
+            else:
+                self.attempt(most, frugal)
+        for count in _ladder(most)[: None if thorough else 1]:
             if self.floor(self.order[:count], self.links) >= self.best_s * (1 - _WORTH):
                 break  # smaller subsets have larger bounds
             self.attempt(count, self.devices)
+
+    def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
+        """Bisect for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
+        low, high = max(1, int(near / margin)), min(len(self.order), int(near * margin) + 1)
+        while high - low > max(1, low // CLOSE):
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.attempt(middle, frugal) else (middle, high)
+        self.usual = high
 
     def affordable(self) -> int:
         """How many of the ablest devices the servers' egress can feed at the lower bound."""

@@ -17,6 +17,8 @@ from cleave_plan.cost.tile import Tiles
 from cleave_plan.planning.batched import ItemBox, balanced_groups, share_items
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
 from cleave_plan.planning.rounding import Box, round_strips
+from cleave_plan.planning.slicing import MOST, slicing_tilings
+from cleave_plan.planning.slicing_item import makespan
 from cleave_plan.planning.strips import Groups, group_into_strips
 from cleave_plan.planning.terms import Terms
 
@@ -29,7 +31,7 @@ SMALL_FLEET = 64
 """Up to this many devices plain rows and columns are offered apart (strips include them; more devices want squares)."""
 
 _ABOUT_AS_GOOD = 1.02
-"""Strips along the other side are rounded too when their trial time is within this ratio."""
+"""Strips along the other side are rounded too, in small fleets, when their trial time is within this ratio."""
 
 _IN_TURN, _GROUPS, _WHOLE_ITEMS = 16, 2, 4
 """Devices per batch item: below the first all devices may cut every item alike, from the second on groups of devices
@@ -59,16 +61,26 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[
 
 
 def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, list[Box]]]:
-    """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too."""
+    """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too, and
+    for up to ``MOST`` devices nested cuts where these are better."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
     ways = [(transposed, terms.transposed() if transposed else terms) for transposed in (False, True)]
     found = [group_into_strips(own, devices, order, floor_s) for _, own in ways]
     best = min((groups.seconds for groups in found if groups is not None), default=np.inf)
+    beat_s = np.inf
     for (transposed, own), groups in zip(ways, found, strict=True):
+        made = []
         if groups is not None and groups.seconds <= best * _ABOUT_AS_GOOD:
-            yield transposed, round_strips(own, devices, groups)
+            made.append(round_strips(own, devices, groups))
         if len(order) <= SMALL_FLEET:
-            yield transposed, round_strips(own, devices, _one_line(own, order, max(best, floor_s)))
+            made.append(round_strips(own, devices, _one_line(own, order, max(best, floor_s))))
+        for boxes in made:
+            beat_s = min(beat_s, makespan(own, devices, boxes))
+            yield transposed, boxes
+    if 1 < len(order) <= MOST:
+        nested = slicing_tilings(terms, devices, order, beat_s, floor_s)
+        if nested is not None:
+            yield False, nested
 
 
 def _one_line(terms: Terms, order: Ints, near_s: float) -> Groups:
