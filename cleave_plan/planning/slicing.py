@@ -1,0 +1,51 @@
+r"""Small fleets: the best tiling by straight cuts from edge to edge (guillotine cuts), found by dynamic programming.
+
+Strips are two levels of cuts; with few devices that is too coarse, and they stay percents above the bound. Here the
+cuts may nest as deep as they like: the item is cut across or lengthwise, and so are the parts, until each part has one
+device. At a trial T the shape curves of all subsets of devices (:mod:`cleave_plan.planning.shapes`) tell whether T can
+be done, T is bisected, the cuts are read off the curves from the top, and their widths are made integers jointly
+(:mod:`cleave_plan.planning.slicing_rounding`).
+
+The columns are the shorter side. On items of up to ``WHOLE_SIDE`` rows and columns, curves are exact at every integer,
+and with up to ``EVERY_SUBSET`` devices so is the tiling: no other one by straight cuts is faster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.rounding import Box
+from cleave_plan.planning.shapes import axis_of, subsets
+from cleave_plan.planning.slicing_item import Item, fastest
+from cleave_plan.planning.slicing_search import searched
+from cleave_plan.planning.terms import Terms
+
+Ints = NDArray[np.int64]
+
+EVERY_SUBSET = 8
+"""Up to this many devices all subsets are tried."""
+
+MOST = 16
+"""Up to this many devices a search is made; strips do well with more."""
+
+
+def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: float, floor_s: float) -> list[Box] | None:
+    """One item's tiling by straight cuts over devices ``order`` (ablest first), in the orientation of ``terms``.
+
+    ``floor_s``: a time that no tiling beats (the lower bound). None unless it takes less than ``beat_s`` seconds on the
+    slowest device.
+    """
+    if terms.columns > terms.rows:
+        turned = slicing_tilings(terms.transposed(), devices, order, beat_s, floor_s)
+        return None if turned is None else [(d, left, right, top, bottom) for d, top, bottom, left, right in turned]
+    down, across = axis_of(terms.rows, len(order)), axis_of(terms.columns, len(order))
+    item = Item(terms=terms, devices=devices.take(order), down=down, across=across)
+    if beat_s <= floor_s * (1 + item.worth):
+        return None
+    few = len(order) <= EVERY_SUBSET
+    found = fastest(item, subsets(len(order)), beat_s, floor_s) if few else searched(item, beat_s, floor_s)
+    if found is None or found[0] >= beat_s:
+        return None
+    return [(int(order[d]), top, bottom, left, right) for d, top, bottom, left, right in found[1]]

@@ -1,0 +1,142 @@
+r"""The least time at which one item can be covered by the straight cuts that a family allows.
+
+The cover of a trial T, the share of the item that all devices reach by their best cut, grows with T; the least T at
+which it is 1 is closed in on from a time to beat down, with guesses from how far the last cover was off. The cuts are read
+off the curves from the top and made exact in integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.heights import heights
+from cleave_plan.planning.rounding import Box
+from cleave_plan.planning.shapes import Axis, Curves, Family, device_curves, set_curves
+from cleave_plan.planning.slicing_rounding import Node, round_tree
+from cleave_plan.planning.terms import Terms
+
+Ints = NDArray[np.int64]
+
+WORTH = 1e-3
+"""On items too large for exact curves, a tiling this near the bound is not looked for again, nor is one this near found."""
+
+_EXACT = 1e-9
+"""The same for items whose curves are exact."""
+
+_NEAR = 1e-3
+"""With exact curves, once the bracket is this narrow it is asked whether anything is faster than the best tiling at all."""
+
+_GROWTH = 1.5
+"""Cover grows about with this power of time (2 where downlinks bind, 1 where uplinks or arithmetic do)."""
+
+Tiling = tuple[float, list[Box]]
+"""Ideal seconds of the slowest device, and the boxes."""
+
+
+def makespan(terms: Terms, devices: DeviceColumns, boxes: list[Box]) -> float:
+    """Ideal seconds of the slowest device over ``boxes`` of one item."""
+    table = np.array(boxes, dtype=np.int64)
+    own = devices.take(table[:, 0])
+    rows, columns = table[:, 2] - table[:, 1], table[:, 4] - table[:, 3]
+    down_s = (rows * terms.row_bytes + columns * terms.col_bytes + terms.halo_bytes) / own.downlink
+    flop = rows * columns * terms.flop
+    up_s = rows * columns * terms.out_bytes / own.uplink
+    seconds = own.latency + np.maximum(np.maximum(down_s, flop / own.rate(flop)), up_s)
+    return float(np.bincount(table[:, 0], seconds).max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Item:
+    """One batch item and the devices that share it; ``down`` and ``across`` are its axes."""
+
+    terms: Terms
+    devices: DeviceColumns
+    down: Axis
+    across: Axis
+
+    @property
+    def exact(self) -> bool:
+        """Curves at every integer of both sides."""
+        return self.down.whole and self.across.whole
+
+    @property
+    def worth(self) -> float:
+        """The share of a time that is worth a search."""
+        return _EXACT if self.exact else WORTH
+
+    def curves(self, family: Family, T: float) -> Curves:
+        """Curves of the sets of ``family`` at time T."""
+        return set_curves(device_curves(self.terms, self.devices, T, self.down, self.across), family)
+
+    def cover(self, curves: Curves, family: Family) -> float:
+        """Share of the item that all devices together cover by their best cut; over 1 where there is time left."""
+        if not family.layers:
+            return float(curves.rows[family.atoms[0], -1]) / self.down.side
+        return curves.best_cut(family, family.everything, float(self.down.side), float(self.across.side)).cover
+
+    def tree(self, curves: Curves, family: Family, T: float) -> Node:
+        """The cuts that ``curves`` of time T hold."""
+        return self._cut(curves, family, T, family.everything, float(self.down.side), float(self.across.side))
+
+    def tiling(self, tree: Node, T: float) -> Tiling:
+        """``tree`` in integers; infinite seconds where the cuts cannot be made near T."""
+        boxes = round_tree(self.terms, self.devices, tree, T)
+        return makespan(self.terms, self.devices, boxes) if boxes else np.inf, boxes
+
+    def _cut(self, curves: Curves, family: Family, T: float, number: int, height: float, width: float) -> Node:
+        device = family.device_of(number)
+        if device is not None:
+            own = self.devices.take(np.array([device]))
+            along = bool(heights(self.terms, own, T, width, whole=self.exact)[0] >= height * (1 - 1e-9))
+            return Node(width=width, device=device, lengthwise=not along)
+        cut = curves.best_cut(family, number, height, width)
+        side = height if cut.above else width
+        if cut.first <= 0 or cut.first >= side:  # the other part's devices are left out
+            return self._cut(curves, family, T, cut.parts[0 if cut.first > 0 else 1], height, width)
+        shapes = [(share, width) if cut.above else (height, share) for share in (cut.first, side - cut.first)]
+        parts = tuple(self._cut(curves, family, T, part, *shape) for part, shape in zip(cut.parts, shapes, strict=True))
+        return Node(width=width, above=cut.above, parts=parts)
+
+
+def fastest(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
+    """The fastest tiling by cuts of ``family``, when it takes less than ``beat_s`` seconds; none takes less than ``floor_s``."""
+    return _fastest_exact(item, family, beat_s, floor_s) if item.exact else _fastest_near(item, family, beat_s, floor_s)
+
+
+def _fastest_exact(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
+    low, high, best = floor_s, beat_s, None
+    trial = high * (1 - _EXACT)
+    while trial > low:
+        curves = item.curves(family, trial)
+        if item.cover(curves, family) >= 1:
+            best = item.tiling(item.tree(curves, family, trial), trial)
+            high = min(best[0], trial)
+            trial = high * (1 - _EXACT) if high - low < _NEAR * high else (low + high) / 2
+        else:
+            low = trial
+            trial = high * (1 - _EXACT) if high - low < _NEAR * high else (low + high) / 2
+    return best
+
+
+def _fastest_near(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
+    low, high = floor_s, beat_s
+    trial, found, growth = beat_s * (1 - WORTH), None, _GROWTH
+    while high - low > WORTH / 4 * high:
+        curves = item.curves(family, trial)
+        cover = item.cover(curves, family)
+        if cover >= 1:
+            high, found = trial, (curves, trial)
+        elif found is None:
+            return None
+        else:
+            low = trial
+        guess = trial / cover ** (1 / growth) * (1 + WORTH / 8)
+        trial = guess if low < guess < high else (low + high) / 2
+    if found is None:
+        return None
+    best = item.tiling(item.tree(found[0], family, found[1]), found[1])
+    return best if best[0] < beat_s else None
