@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from cleave_plan.fleet.device import Device, Fleet, Server
 from cleave_plan.workload.gemm import Gemm
@@ -53,7 +53,7 @@ def fraction(device: Device, flop: float) -> float:
         return points[-1].fraction if points else 1.0
     if flop <= points[0].flop:
         return points[0].fraction
-    for low, high in zip(points, points[1:], strict=False):
+    for low, high in pairwise(points):
         if flop <= high.flop:
             part = (math.log(flop) - math.log(low.flop)) / (math.log(high.flop) - math.log(low.flop))
             return low.fraction + part * (high.fraction - low.fraction)
