@@ -16,7 +16,9 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.own_ops import OWN_OPERATORS
 from cleave_plan.onnx_io.reference_ops import corrections
+from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 
@@ -25,7 +27,7 @@ Result = TypeVar("Result")
 Value = Any
 """What a tensor name stands for: an array, a list (ONNX sequence), or None (empty optional)."""
 
-STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
+STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", OWN})
 
 _EMBED_BELOW_BYTES = 1024
 _FIRST_IR_WITH_FREE_INITIALISERS = 4
@@ -61,7 +63,7 @@ class Reference:
         """Weights are handed over as inputs, so that they are never copied."""
         proto = segment_model(segment, self._model, values, self._weights, initialisers=())
         opset = next((entry.version for entry in proto.opset_import if not entry.domain), 1)
-        evaluator = _or_refused(lambda: ReferenceEvaluator(proto, new_ops=corrections(opset)))
+        evaluator = _or_refused(lambda: ReferenceEvaluator(proto, new_ops=[*corrections(opset), *OWN_OPERATORS]))
 
         def run(values: Mapping[str, Value]) -> dict[str, Value]:
             feeds = {name: _value(name, values, self._weights) for name in segment.inputs}

@@ -16,6 +16,7 @@ from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import unknown_shapes_error
 from cleave_plan.onnx_io.elements import dtype_of
+from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
 from cleave_plan.onnx_io.matrix_work import domain_of
@@ -68,13 +69,17 @@ def load_model(
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path)
     walk.run(graph, facts)
-    return _Importer(file, bindings, facts, walk).build(dims or {}, shapes or {})
+    origins = expand_fused(file, facts, unique_names(graph))
+    return _Importer(file, bindings, facts, walk, origins).build(dims or {}, shapes or {})
 
 
 class _Importer:
     """Puts the parts of one model together."""
 
-    def __init__(self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk) -> None:
+    def __init__(
+        self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk, origins: Mapping[str, Origin]
+    ) -> None:
+        self.origins = origins
         self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
         self.where = str(file.path)
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
@@ -152,8 +157,9 @@ class _Importer:
         a, b = self._operand(node, form.a, form.a_dtype, f"{name}:a"), self._operand(node, form.b, form.b_dtype, f"{name}:b")
         output = next(name for name in node.output if name)
         out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
+        origin = self.origins.get(node.name, Origin(self.names[index], node.op_type))
         return Gemm(
-            name=name, node=self.names[index], op=node.op_type, shape=form.shape, window=form.window, a=a, b=b, output=output,
+            name=name, node=origin.name, op=origin.op, shape=form.shape, window=form.window, a=a, b=b, output=output,
             out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
         )  # fmt: skip
 

@@ -11,7 +11,8 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of, may_hold_matrix_work
-from cleave_plan.onnx_io.rules import convolutions, deformable, einsum, products, quantised, transposed
+from cleave_plan.onnx_io.rules import convolutions, deformable, einsum, packed, products, quantised, recurrent, transposed
+from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.rules.forms import Operator
 
 OPERATORS: dict[tuple[str, str], Operator] = {
@@ -24,6 +25,9 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (MICROSOFT, "QGemm"): quantised.QGEMM, (MICROSOFT, "MatMulIntegerToFloat"): quantised.MATMUL_INTEGER_TO_FLOAT,
     (MICROSOFT, "DynamicQuantizeMatMul"): quantised.DYNAMIC_QUANTIZE_MATMUL,
     ("", "ConvTranspose"): transposed.CONV_TRANSPOSE, ("", "DeformConv"): deformable.DEFORM_CONV, ("", "Einsum"): einsum.EINSUM,
+    (MICROSOFT, "MatMulNBits"): packed.MATMUL_N_BITS, (MICROSOFT, "MatMulBnb4"): packed.MATMUL_BNB4,
+    ("", "LSTM"): recurrent.LAYER, ("", "GRU"): recurrent.LAYER, ("", "RNN"): recurrent.LAYER,
+    (MICROSOFT, "DynamicQuantizeLSTM"): recurrent.QUANTISED_LAYER, (OWN, "Recurrence"): recurrent.RECURRENCE,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.backends import STANDARD_DOMAINS, Backend, Onnxruntime, Prepared, Reference, RefusedError, Value
 from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 
@@ -66,6 +67,11 @@ class ServerRuntime:
         """
         if not segment.nodes or not segment.outputs:
             return {}
+        own = [node.domain == OWN for node in segment.nodes]
+        if all(own):
+            return self._run_own(segment, values)
+        if any(own) and segment not in self._parts:
+            self._parts[segment] = segment.split_around(OWN)
         if segment in self._parts:
             return self._run_parts(segment, values)
         try:
@@ -76,6 +82,13 @@ class ServerRuntime:
             if len(self._backends) > 1:
                 self._parts[segment] = segment.split()
                 return self._run_parts(segment, values)
+            raise self._failure(segment, [refusal]) from None
+
+    def _run_own(self, segment: Segment, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Operators of our own are Python, whatever runs the others."""
+        try:
+            return self._run_on(self._backends[-1], segment, values)
+        except RefusedError as refusal:
             raise self._failure(segment, [refusal]) from None
 
     def _run_parts(self, segment: Segment, values: Mapping[str, Value]) -> dict[str, Value]:

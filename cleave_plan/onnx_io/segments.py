@@ -25,11 +25,23 @@ class Segment:
 
     def split(self) -> list[Segment]:
         """The same work node by node, each with every tensor that a later one or the outside reads."""
+        return self._parts([[node] for node in self.nodes])
+
+    def split_around(self, domain: str) -> list[Segment]:
+        """The same work with each node of ``domain`` in a segment of its own, and the others between them together."""
+        groups: list[list[onnx.NodeProto]] = []
+        for node in self.nodes:
+            if not groups or domain in (node.domain, groups[-1][-1].domain):
+                groups.append([])
+            groups[-1].append(node)
+        return self._parts(groups)
+
+    def _parts(self, groups: Sequence[Sequence[onnx.NodeProto]]) -> list[Segment]:
         wanted = set(self.outputs)
         parts = []
-        for node in reversed(self.nodes):
-            parts.append(segment_of([node], wanted))
-            wanted.update(reads(node))
+        for nodes in reversed(groups):
+            parts.append(segment_of(nodes, wanted))
+            wanted.update(parts[-1].inputs)
         return parts[::-1]
 
 

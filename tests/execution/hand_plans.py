@@ -58,11 +58,11 @@ def random_tiling(shape: GemmShape, generator: random.Random, *, cuts: int, devi
 
 
 def random_plan(workload: Workload, *, seed: int, devices: int = 8, cuts: int = 5, keep: float = 0.1) -> Plan:
-    """Every GEMM cut at random; about a share ``keep`` of them stays on the server."""
+    """Every GEMM that devices may compute cut at random; about a share ``keep`` of them stays on the server."""
     generator = random.Random(seed)
     tilings = {}
     for gemm in workload.gemms:
-        if generator.random() >= keep:
+        if generator.random() >= keep and not gemm.pinned:
             tilings[gemm.name] = random_tiling(gemm.shape, generator, cuts=cuts, devices=devices, inner=gemm.window is None)
     return hand_plan(workload, tilings, devices)
 

@@ -111,26 +111,27 @@ def test_a_product_in_a_loop_is_not_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "domain", "inputs", "constants", "attributes", "shape"),
+    ("op", "domain", "inputs", "constants", "attributes", "shape", "macs"),
     [
-        ("LSTM", "", ["x", "w", "r"], {"w": (1, 256, 64), "r": (1, 256, 64)}, {"hidden_size": 64}, (100, 1, 1, 64)),
+        ("LSTM", "", ["x", "w", "r"], {"w": (1, 256, 64), "r": (1, 256, 64)}, {"hidden_size": 64}, (100, 1, 1, 64), 3276800),
         (
             "MatMulNBits", "com.microsoft", ["m", "w", "s"], {"w": (32, 2, 16), "s": (64,)},
-            {"K": 64, "N": 32, "bits": 4, "block_size": 32}, (3, 32),
+            {"K": 64, "N": 32, "bits": 4, "block_size": 32}, (3, 32), 3 * 64 * 32,
         ),
     ],
 )  # fmt: skip
-def test_matrix_work_without_a_rule(
+def test_work_that_counters_miss(
     tmp_path: Path, op: str, domain: str, inputs: list[str], constants: dict[str, tuple[int, ...]],
-    attributes: dict[str, int], shape: tuple[int, ...],
+    attributes: dict[str, int], shape: tuple[int, ...], macs: int,
 ) -> None:  # fmt: skip
-    """Recurrent and packed products are listed with the shape of what they give, until they have rules."""
+    """Every step of a recurrent layer and products with packed weights are counted."""
     tensors = {
         name: np.ones(dims, np.uint8 if op == "MatMulNBits" and name == "w" else np.float32) for name, dims in constants.items()
     }
     nodes = [node(op, inputs, ["y"], name="work", domain=domain, **attributes)]
     imported = load(tmp_path, model(nodes, {"x": (100, 1, 64), "m": (3, 64)}, ["y"], tensors, domains=[domain] if domain else []))
-    assert [operator.name for operator in imported.workload.unrecognised] == ["work"]
+    assert not imported.workload.unrecognised
+    assert imported.workload.gemm_macs == macs
     assert imported.tensor_shapes["y"] == shape
 
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from string import ascii_letters
 
 import numpy as np
 import onnx
 
 from cleave_plan.onnx_io.attributes import get_string
 from cleave_plan.onnx_io.facts import ShapeContradictionError
+from cleave_plan.onnx_io.rules.builder import Builder, DeclinedError
 from cleave_plan.onnx_io.rules.forms import Array, Arrays, Form, Lowered, Operator, Sizes, in_type, operand
 from cleave_plan.workload.gemm import Gemm, GemmShape
 
@@ -156,6 +158,36 @@ def _forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     )
 
 
+def _expand(build: Builder) -> None:
+    """A chain as Einsum nodes of two operands."""
+    left = [build.input(place) for place in range(len(build.node.input))]
+    if len(left) < 3:
+        raise DeclinedError("it is one product already")
+    try:
+        equation = Equation.of(build.node, [len(tensor.shape) for tensor in left])
+        steps = chain(equation, [tensor.shape for tensor in left])
+    except ShapeContradictionError as error:
+        raise DeclinedError(str(error)) from None
+    letters = _letters(equation)
+    for number, step in enumerate(steps, 1):
+        a, b = left[step.left], left[step.right]
+        left = [tensor for place, tensor in enumerate(left) if place not in (step.left, step.right)]
+        sizes = _sizes([_named(step.terms[0], a.shape), _named(step.terms[1], b.shape)])
+        text = ["".join(letters[label] for label in labels) for labels in (*step.terms, step.output)]
+        made = build.add(
+            "Einsum", [a, b], [sizes[label] for label in step.output], part=f"product{number}",
+            out=build.output(0) if number == len(steps) else "", equation=f"{text[0]},{text[1]}->{text[2]}",
+        )  # fmt: skip
+        left.append(made)
+
+
+def _letters(equation: Equation) -> dict[str, str]:
+    """A letter for each label; those of an ellipsis get letters that are not used."""
+    labels = dict.fromkeys(label for term in (*equation.terms, equation.output) for label in term)
+    unused = (letter for letter in ascii_letters if letter not in labels)
+    return {label: next(unused) if label.startswith(".") else label for label in labels}
+
+
 def _lower(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:
     left, right = operand(arrays, 0), operand(arrays, 1)
     equation = Equation.of(node, [left.ndim, right.ndim])
@@ -194,4 +226,4 @@ def _arranged(array: Array, labels: Labels, wanted: Labels) -> Array:
     return array.transpose([labels.index(label) for label in wanted])
 
 
-EINSUM = Operator(forms=_forms, lower=_lower, operands=tuple(range(32)))
+EINSUM = Operator(forms=_forms, lower=_lower, expand=_expand, operands=tuple(range(32)))

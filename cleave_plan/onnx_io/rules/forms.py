@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.quantised import NOTHING, Coding, Companions
 from cleave_plan.onnx_io.facts import ShapeContradictionError
+from cleave_plan.onnx_io.rules.builder import Builder
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
 
 Array = NDArray[Any]
@@ -70,11 +71,13 @@ class Operator:
     ``forms`` gives the GEMMs of a node whose operands (inputs at the places ``operands``) have known shapes: none when there
     is no product in it, one that devices may compute, or any number that are all ``pinned``. It raises
     ShapeContradictionError when the operands do not fit. ``lower`` turns the arrays of a node with one unpinned form into
-    canonical operands; it raises ValueError or IndexError when they are not what was planned.
+    canonical operands; it raises ValueError or IndexError when they are not what was planned. ``expand`` writes the nodes that
+    a fused node stands for, or raises DeclinedError.
     """
 
     forms: Rule
     lower: Lowering | None = None
+    expand: Callable[[Builder], None] | None = None
     operands: tuple[int, ...] = field(default=(0, 1))
 
 

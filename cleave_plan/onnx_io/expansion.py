@@ -1,0 +1,53 @@
+"""Fused nodes replaced by the nodes that they stand for, so that each of their GEMMs has a level of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from cleave_plan.onnx_io.facts import Fact
+from cleave_plan.onnx_io.operators import operator_of
+from cleave_plan.onnx_io.reader import ModelFile
+from cleave_plan.onnx_io.rules.builder import OWN, Builder, DeclinedError
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The node of the file that an expansion stands for."""
+
+    name: str
+    op: str
+
+
+def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]) -> Mapping[str, Origin]:
+    """Expand the fused nodes of the outermost graph in place; ``names`` are the nodes' names.
+
+    ``facts`` gets what is known of the new tensors. The result maps each new node's name to the node that it came from. A node
+    whose sizes are not known, or of a form that its expansion does not cover, stays as it is.
+    """
+    graph = file.model.graph
+    nodes: list[onnx.NodeProto] = []
+    origins: dict[str, Origin] = {}
+    for node, name in zip(graph.node, names, strict=True):
+        operator = operator_of(node)
+        if operator is None or operator.expand is None:
+            nodes.append(node)
+            continue
+        builder = Builder(node, name, facts, file.opsets[""])
+        try:
+            operator.expand(builder)
+        except DeclinedError:
+            nodes.append(node)
+            continue
+        nodes += builder.nodes
+        origins.update((made.name, Origin(name, node.op_type)) for made in builder.nodes)
+        graph.initializer.extend(builder.constants)
+        facts.update(builder.facts)
+    if origins:
+        del graph.node[:]
+        graph.node.extend(nodes)
+        file.model.opset_import.append(helper.make_opsetid(OWN, 1))
+    return origins
