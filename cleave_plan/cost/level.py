@@ -7,7 +7,8 @@ r"""What a level takes: the loads that its GEMMs put on devices and servers, and
 Activations live on the fleet's first server. A GEMM whose weights are on servers j with shares w_j (summing to 1) draws
 w_j of its tiles' bytes from each; every j other than the first also receives w_j of the activation operands from the
 first and returns w_j of the result. What server s computes itself, a whole GEMM or a tile of one whose weights it holds,
-takes max(flop / F_s, (A + B + C bytes) / memory bandwidth).
+takes max(flop / F_s, (A + B + C bytes) / memory bandwidth); a chain moves scores and probabilities too, and the bytes of
+the operators between its products come on top.
 Units: seconds and bytes.
 """
 
@@ -95,7 +96,21 @@ def server_load(gemm: Gemm, placement: Placement, devices: int, servers: Sequenc
 def server_seconds(gemm: Gemm, server: Server) -> float:
     """Seconds that ``server`` needs for the whole GEMM: arithmetic or memory traffic, whichever is longer."""
     moved = gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
-    return max(gemm.flop / server.rate(gemm.dtype), moved / server.memory_bandwidth_bytes_per_s)
+    between = 0
+    if gemm.chain is not None:
+        rows = gemm.shape.batch * gemm.shape.m
+        moved, between = moved + rows * gemm.chain.scores_bytes, rows * gemm.chain.between_bytes
+    bandwidth = server.memory_bandwidth_bytes_per_s
+    return max(gemm.flop / server.rate(gemm.dtype), moved / bandwidth) + between / bandwidth
+
+
+def server_rate(gemm: Gemm, server: Server) -> float:
+    """FLOP/s that ``server`` reaches on ``gemm`` at the most: its rate, on a chain with the operators in between."""
+    rate = server.rate(gemm.dtype)
+    if gemm.chain is None:
+        return rate
+    per_flop = gemm.chain.between_bytes / (2.0 * gemm.shape.k)
+    return 1 / (1 / rate + per_flop / server.memory_bandwidth_bytes_per_s)
 
 
 def level_time(load: Load, fleet: Fleet) -> LevelTime:
@@ -118,8 +133,12 @@ def level_time(load: Load, fleet: Fleet) -> LevelTime:
 def server_tile_seconds(gemm: Gemm, tiles: Tiles, server: Server) -> float:
     """Seconds that ``server`` needs for tiles of its own, one after the other."""
     work = work_of(gemm, tiles)
-    moved = (work.a_bytes + work.b_bytes + work.up_bytes) / server.memory_bandwidth_bytes_per_s
-    return float(np.maximum(work.flop / server.rate(gemm.dtype), moved).sum())
+    moved, between = work.a_bytes + work.b_bytes + work.up_bytes, np.zeros(len(tiles))
+    if gemm.chain is not None:
+        rows = (tiles.batch_stop - tiles.batch_start) * (tiles.m_stop - tiles.m_start)
+        moved, between = moved + rows * gemm.chain.scores_bytes, 1.0 * rows * gemm.chain.between_bytes
+    bandwidth = server.memory_bandwidth_bytes_per_s
+    return float((np.maximum(work.flop / server.rate(gemm.dtype), moved / bandwidth) + between / bandwidth).sum())
 
 
 def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load:

@@ -17,6 +17,11 @@ l latency, m memory:
       C kept           l + max(down/d, flop/F) + up/u
     store-and-forward  l + down/d + flop/F + up/u
 
+    a chain (:mod:`cleave_plan.workload.chain`): down, up and flop by its form, K and V kept; items follow one another, the
+    next one's K and V arriving while rows of this one pass:
+                     l + item/d + (g - 1)*max(down, flop, up)/g + max(rows/d, flop/F, rows up/u)/g + item up/u
+                     (down, up, flop: seconds of the tile; item, rows: of one batch item)
+
 Memory of a tile = stream buffers (0.1*m) + the least of the kept operand's bytes for one batch item:
 r*k*b_a (or the region), k*c*b_b, r*c*b_acc. A device can take part only if one row and one column of whole depth fit
 its stream buffers: k*(b_a + b_b) <= 0.1*m.
@@ -34,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ConvWindow, Gemm
 
 Ints = NDArray[np.int64]
@@ -157,6 +163,8 @@ class TileWork:
 
 def work_of(gemm: Gemm, tiles: Tiles) -> TileWork:
     """Bytes and FLOP of each tile, wherever it is computed."""
+    if gemm.chain is not None:
+        return _chain_work(gemm, gemm.chain, tiles)
     shape, a_size, b_size = gemm.shape, gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
     r, c = tiles.m_stop - tiles.m_start, tiles.n_stop - tiles.n_start
     k, g = tiles.k_stop - tiles.k_start, tiles.batch_stop - tiles.batch_start
@@ -174,6 +182,25 @@ def work_of(gemm: Gemm, tiles: Tiles) -> TileWork:
     )  # fmt: skip
 
 
+def _chain_work(gemm: Gemm, form: ChainForm, tiles: Tiles) -> TileWork:
+    r = (tiles.m_stop - tiles.m_start).astype(np.float64)
+    g = (tiles.batch_stop - tiles.batch_start).astype(np.float64)
+    never = np.full(len(tiles), np.inf)
+    return TileWork(
+        a_bytes=g * r * form.row_bytes, b_bytes=g * form.item_bytes, up_bytes=g * (r * form.out_row_bytes + form.out_item_bytes),
+        kept_bytes=np.stack([never, np.full(len(tiles), float(form.held_bytes)), never]), flop=2.0 * g * r * gemm.shape.k,
+    )  # fmt: skip
+
+
+def _chain_executed(form: ChainForm, tiles: Tiles, a_s: Floats, b_s: Floats, flop_s: Floats, up_s: Floats) -> Floats:
+    """Seconds of a chain's tiles beside their latency; see the module's formula."""
+    r, g = tiles.m_stop - tiles.m_start, tiles.batch_stop - tiles.batch_start
+    item_up_s = up_s * (form.out_item_bytes / np.maximum(r * form.out_row_bytes + form.out_item_bytes, 1))
+    others = (g - 1) * np.maximum(np.maximum(a_s + b_s, flop_s), up_s)
+    last = np.maximum(np.maximum(a_s, flop_s), up_s - item_up_s) + item_up_s
+    return np.asarray((b_s + others + last) / g)
+
+
 def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
     """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet)."""
     work = work_of(gemm, tiles)
@@ -185,6 +212,8 @@ def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
         b / own.downlink + np.maximum(np.maximum(a / own.downlink, flop_s), up_s),
         np.maximum(down_s, flop_s) + up_s,
     ])  # fmt: skip
+    if gemm.chain is not None:
+        executed[1] = _chain_executed(gemm.chain, tiles, a / own.downlink, b / own.downlink, np.asarray(flop_s), np.asarray(up_s))
     executed[kept_bytes > (1 - STREAM_SHARE) * own.memory] = np.inf
     kept = np.where(np.isinf(executed).all(axis=0), 3, executed.argmin(axis=0))
     return TileCosts(

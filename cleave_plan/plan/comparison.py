@@ -12,6 +12,7 @@ from cleave_plan.plan.objective import Figures, LevelTimes
 from cleave_plan.plan.plan import LevelReport, Predicted
 from cleave_plan.workload.gemm import ClassKey
 from cleave_plan.workload.graph import Level, Workload
+from cleave_plan.workload.joined import View
 
 TOLERANCE = 1e-9
 """Relative difference that the order of additions may cause; anything larger is another number."""
@@ -24,8 +25,11 @@ def same(first: float, second: float, *, scale: float = 0.0) -> bool:
     return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE * scale)
 
 
-def compare(predicted: Predicted, workload: Workload, devices: Sequence[Device], figures: Figures) -> Iterator[Finding]:
-    """Every figure of ``predicted`` that is not the recomputed one (``figures``), each with its JSON path."""
+def compare(predicted: Predicted, view: View, devices: Sequence[Device], figures: Figures) -> Iterator[Finding]:
+    """Every figure of ``predicted`` that is not the recomputed one (``figures``), each with its JSON path.
+
+    ``view``: the model's GEMMs in levels, as the plan joins them.
+    """
     for name in _TOTALS:
         yield from _figure(f"$.predicted.{name}", getattr(predicted, name), getattr(figures, name))
     used = len(figures.device_memory_bytes)
@@ -34,7 +38,7 @@ def compare(predicted: Predicted, workload: Workload, devices: Sequence[Device],
     for name in ("device_memory_bytes", "server_memory_bytes"):
         yield from _mapping(f"$.predicted.{name}", getattr(predicted, name), getattr(figures, name))
     yield from _certificate(predicted, figures)
-    level_findings = list(_levels(predicted.levels, workload, figures.levels))
+    level_findings = list(_levels(predicted.levels, view, figures.levels))
     yield from level_findings
     if not level_findings:
         yield from _level_figures(predicted.levels, devices, figures.levels)
@@ -71,7 +75,7 @@ def _bound(where: str, bound: float, ideal: float) -> Iterator[Finding]:
         yield Finding(code=Code.FIGURE, where=where, sentence=sentence)
 
 
-def _levels(reports: Sequence[LevelReport], workload: Workload, levels: Sequence[LevelTimes]) -> Iterator[Finding]:
+def _levels(reports: Sequence[LevelReport], view: View, levels: Sequence[LevelTimes]) -> Iterator[Finding]:
     """Each report names a level and its GEMMs, and every level has a report that stands for it."""
 
     def finding(place: int, field: str, sentence: str) -> Finding:
@@ -88,11 +92,11 @@ def _levels(reports: Sequence[LevelReport], workload: Workload, levels: Sequence
             yield finding(place, "index", f"level {report.index} does not exist or stands there twice")
             return
         seen.add(report.index)
-        names = sorted(workload.gemms[index].name for index in workload.levels[report.index].gemms)
+        names = sorted(view.names(report.index))
         if sorted(report.gemms) != names:
-            yield finding(place, "gemms", f"level {report.index} of the model holds {_shortened(names)}")
+            yield finding(place, "gemms", f"level {report.index} of the plan holds {_shortened(names)}")
             return
-    yield from _copies(reports, workload, levels)
+    yield from _copies(reports, view.workload, levels)
 
 
 def _copies(reports: Sequence[LevelReport], workload: Workload, levels: Sequence[LevelTimes]) -> Iterator[Finding]:

@@ -96,13 +96,19 @@ class AssignmentDocument(_Document):
     joined: Annotated[
         int,
         _count(
-            "How many names of 'gemms' in a row are cut as one product, because they share an operand or a result; its "
-            "members lie one after the other along 'join_axis', and the columns are boxes of it.",
+            "How many names of 'gemms' in a row are cut as one product, because they share an operand or a result or are the "
+            "chain of attention; the columns are boxes of it.",
             "GEMM",
             least=1,
         ),
     ]
-    join_axis: Annotated[Literal["", "n", "k"], _of("Axis of a joined product: 'n' (shared A), 'k' (added results), '' (none).")]
+    join_axis: Annotated[
+        Literal["", "n", "k", "chain"],
+        _of(
+            "What joins a product: members one after the other along 'n' (shared A) or 'k' (added results), 'chain' (attention: "
+            "M are its rows, N is 1, K stands for all multiply-adds of a row), '' (nothing)."
+        ),
+    ]
     device: Annotated[
         tuple[Index, ...],
         _of(

@@ -12,7 +12,9 @@ Activations live on the first server F: a server j other than F receives w_j of 
 activation (egress of F, ingress of j) and returns w_j of the result (egress of j, ingress of F). A GEMM computed on
 server s takes max(flop / F_s, (a + b + out bytes) / memory bandwidth) there, with the same moves for w_s = 1. So does
 each tile that a GEMM's first server keeps for itself (its device is one past the last), with its own pieces of a, b and
-out; such a tile crosses no link between server and devices, and leaves the moves of whole activations as they are.
+out; such a tile crosses no link between server and devices, and leaves the moves of whole activations as they are. What
+a server computes of a chain moves its scores besides, and the bytes of the operators between its products come on top of
+the maximum; in every plan that has a chain these operators are left out of the others.
 
 Nothing here comes from the planner; tiles are priced by :mod:`cleave_plan.plan.repricing`.
 """
@@ -32,7 +34,7 @@ from cleave_plan.plan.plan import Assignment, Mode
 from cleave_plan.plan.repricing import GemmPrice, price_gemm
 from cleave_plan.workload.gemm import ClassKey, Gemm, Join, Role
 from cleave_plan.workload.graph import Workload
-from cleave_plan.workload.joined import view_of_groups
+from cleave_plan.workload.joined import View, view_of_groups
 
 PARTIAL_SUM_BYTES = 12
 """Memory traffic of adding one partial sum: read the sum, read the addend, write the sum, 4 bytes each."""
@@ -75,8 +77,8 @@ class _Load:
     partial_sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-def products_of(workload: Workload, assignments: Sequence[Assignment]) -> tuple[Workload, list[Assignment]]:
-    """The workload with each product in place of its members, and the assignments naming products.
+def products_of(workload: Workload, assignments: Sequence[Assignment]) -> tuple[View, list[Assignment]]:
+    """The view of the workload with each product in place of its members, and the assignments naming products.
 
     Raises ValueError when an assignment joins what cannot be joined.
     """
@@ -92,7 +94,7 @@ def products_of(workload: Workload, assignments: Sequence[Assignment]) -> tuple[
         replace(assignment, gemms=tuple(name_of[product[0]] for product in assignment.products()), joined=1, join_axis="")
         for assignment in assignments
     ]
-    return view.workload, renamed
+    return view, renamed
 
 
 class Recount:
@@ -107,7 +109,8 @@ class Recount:
         self, workload: Workload, assignments: Sequence[Assignment], devices: Sequence[Device], servers: Sequence[Server]
     ) -> None:
         self._original = (workload, assignments)
-        self._workload, self._assignments = products_of(workload, assignments)
+        view, self._assignments = products_of(workload, assignments)
+        self._workload = view.workload
         self._devices = devices
         self._servers = {server.name: server for server in servers}
         self._first = servers[0].name
@@ -187,8 +190,7 @@ class Recount:
         load.gemm_s[assignment.server] += price.server_s
         if assignment.mode is Mode.SERVER:
             server = self._servers[assignment.server]
-            touched = gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
-            load.gemm_s[server.name] += max(gemm.flop / server.rate(gemm.dtype), touched / server.memory_bandwidth_bytes_per_s)
+            load.gemm_s[server.name] += _whole_s(gemm, server)
 
     def _operators_s(self) -> float:
         """Operators between the levels: bytes / memory bandwidth of the first server; unknown bytes cannot count."""
@@ -222,6 +224,17 @@ class Recount:
                 need[name] += share * size
         need[self._first] += max((level.live_bytes or 0 for level in self._workload.levels), default=0)
         return need
+
+
+def _whole_s(gemm: Gemm, server: Server) -> float:
+    """Seconds of a whole GEMM or chain on ``server``."""
+    touched = gemm.repeats * (gemm.a_bytes + gemm.b_bytes + gemm.out_bytes)
+    between = 0
+    if gemm.chain is not None:
+        touched += gemm.shape.batch * gemm.shape.m * gemm.chain.scores_bytes
+        between = gemm.shape.batch * gemm.shape.m * gemm.chain.between_bytes
+    bandwidth = server.memory_bandwidth_bytes_per_s
+    return max(gemm.flop / server.rate(gemm.dtype), touched / bandwidth) + between / bandwidth
 
 
 def _holders(assignment: Assignment) -> tuple[tuple[str, float], ...]:

@@ -45,8 +45,8 @@ class Assignment:
     striped, ``servers`` is the whole set (``server`` first), each with its share of the traffic in ``shares`` (sums to 1).
 
     GEMMs that share an operand or a result may be cut as one (:mod:`cleave_plan.workload.joined`): then each ``joined``
-    names in a row are one such product, its members one after the other along ``join_axis`` ("n" or "k"), and the tiles
-    are boxes of that product.
+    names in a row are one such product, its members one after the other along ``join_axis`` ("n" or "k"; "chain" for
+    attention as one piece of work), and the tiles are boxes of that product.
     """
 
     class_name: str

@@ -17,6 +17,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import Floats, Tiles
 from cleave_plan.fleet.device import Device, Server
+from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ConvWindow, Gemm
 
 STREAM_SHARE = 0.1
@@ -26,7 +27,8 @@ STREAM_SHARE = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileWork:
     """One tile wherever it is computed: bytes of A, of B and of accumulators for one batch item; for all of them, bytes of
-    the result and FLOP. ``partial_sums``: elements of the result where K is cut, else 0."""
+    the result and FLOP. ``partial_sums``: elements of the result where K is cut, else 0. ``scores``, ``between``: bytes that
+    a server moves besides when it computes the tile of a chain."""
 
     a_item: float
     b_item: float
@@ -34,6 +36,8 @@ class TileWork:
     up_bytes: float
     flop: int
     partial_sums: int
+    scores: int = 0
+    between: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device], server: Serv
     return GemmPrice(
         ideal_s=ideal, executed_s=executed, memory_bytes=memory,
         down_bytes=math.fsum(down), up_bytes=math.fsum(up), partial_sums=partial_sums,
-        buffer_bytes=gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8, server_s=math.fsum(own_s),
+        buffer_bytes=_buffer_bytes(gemm), server_s=math.fsum(own_s),
     )  # fmt: skip
 
 
@@ -111,14 +115,18 @@ def price_tile(gemm: Gemm, box: tuple[int, ...], batch: int, device: Device) -> 
     flop_s = work.flop / (device.rate(gemm.a.dtype) * _fraction(device, work.flop))
 
     room = (1 - STREAM_SHARE) * device.memory_bytes
-    kept = [
-        (work.a_item, a_s + max(b_s, flop_s, up_s)),
-        (work.b_item, b_s + max(a_s, flop_s, up_s)),
-        (work.c_item, max(a_s + b_s, flop_s) + up_s),
-    ]
+    if gemm.chain is not None:
+        result_s = batch * gemm.chain.out_item_bytes / device.uplink_bytes_per_s
+        kept = [(float(gemm.chain.held_bytes), _item_after_item(a_s, b_s, flop_s, up_s - result_s, result_s, batch))]
+    else:
+        kept = [
+            (work.a_item, a_s + max(b_s, flop_s, up_s)),
+            (work.b_item, b_s + max(a_s, flop_s, up_s)),
+            (work.c_item, max(a_s + b_s, flop_s) + up_s),
+        ]
     return TilePrice(
         down_bytes=batch * (work.a_item + work.b_item), up_bytes=work.up_bytes, partial_sums=work.partial_sums,
-        memory_bytes=STREAM_SHARE * device.memory_bytes + min(work.a_item, work.b_item, work.c_item),
+        memory_bytes=STREAM_SHARE * device.memory_bytes + min(size for size, _ in kept),
         ideal_s=device.latency_s + max(a_s + b_s, flop_s, up_s),
         executed_s=device.latency_s + min((seconds for size, seconds in kept if size <= room), default=math.inf),
     )  # fmt: skip
@@ -127,13 +135,16 @@ def price_tile(gemm: Gemm, box: tuple[int, ...], batch: int, device: Device) -> 
 def server_tile_s(gemm: Gemm, box: tuple[int, ...], batch: int, server: Server) -> float:
     """Seconds that ``server`` takes for a tile of its own: its arithmetic, or its pieces of A, B and C through its memory."""
     work = tile_work(gemm, box, batch)
-    touched = batch * work.a_item + batch * work.b_item + work.up_bytes
-    return max(work.flop / server.rate(gemm.a.dtype), touched / server.memory_bandwidth_bytes_per_s)
+    touched = batch * work.a_item + batch * work.b_item + work.up_bytes + work.scores
+    between_s = work.between / server.memory_bandwidth_bytes_per_s
+    return max(work.flop / server.rate(gemm.a.dtype), touched / server.memory_bandwidth_bytes_per_s) + between_s
 
 
 def tile_work(gemm: Gemm, box: tuple[int, ...], batch: int) -> TileWork:
     """The work of ``batch`` batch items of ``box`` = (m_start, m_stop, n_start, n_stop, k_start, k_stop)."""
     m_start, m_stop, n_start, n_stop, k_start, k_stop = box
+    if gemm.chain is not None:
+        return _chain_work(gemm.chain, m_stop - m_start, batch, gemm.shape.k)
     rows, columns, depth = m_stop - m_start, n_stop - n_start, k_stop - k_start
     cut_inside = depth < gemm.shape.k
     sum_size = gemm.a.dtype.accumulator_bits / 8
@@ -145,6 +156,29 @@ def tile_work(gemm: Gemm, box: tuple[int, ...], batch: int) -> TileWork:
         flop=2 * batch * rows * columns * depth,
         partial_sums=batch * rows * columns if cut_inside else 0,
     )
+
+
+def _chain_work(form: ChainForm, rows: int, batch: int, depth: int) -> TileWork:
+    """Rows of Q go down, with them K and V of each item; nothing of a chain is ever a partial sum."""
+    return TileWork(
+        a_item=rows * form.row_bytes, b_item=form.item_bytes, c_item=math.inf,
+        up_bytes=batch * rows * form.out_row_bytes + batch * form.out_item_bytes, flop=2 * batch * rows * depth, partial_sums=0,
+        scores=batch * rows * form.scores_bytes, between=batch * rows * form.between_bytes,
+    )  # fmt: skip
+
+
+def _item_after_item(rows_s: float, items_s: float, flop_s: float, up_s: float, result_s: float, batch: int) -> float:
+    """Seconds of a chain's tile, all arguments those of ``batch`` items: the first K and V arrive, then each item but the
+    last passes with the next one's arriving, then the last passes and leaves its dK and dV."""
+    rows, item, flop, up, result = (seconds / batch for seconds in (rows_s, items_s, flop_s, up_s, result_s))
+    return item + (batch - 1) * max(item + rows, flop, up + result) + max(rows, flop, up) + result
+
+
+def _buffer_bytes(gemm: Gemm) -> float:
+    """One row and one column of whole depth; of a chain, one row with its scores and its result."""
+    if gemm.chain is not None:
+        return gemm.chain.stream_bytes
+    return gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8
 
 
 def _fraction(device: Device, flop: int) -> float:

@@ -59,11 +59,11 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
         return Verdict(findings=(*identity, *broken), figures=None, **counts)
 
     try:
-        products, assignments = products_of(workload, plan.assignments)
+        view, assignments = products_of(workload, plan.assignments)
     except ValueError as error:
         joined = Finding(code=Code.TILE, where="$.assignments", sentence=str(error))
         return Verdict(findings=(*identity, joined), figures=None, **counts)
-    gemms = {gemm.name: gemm for gemm in products.gemms}
+    gemms = {gemm.name: gemm for gemm in view.workload.gemms}
     cover = [*_covers(assignments, gemms)]
     servers = _chosen(fleet.servers, plan.server_names)
     recount = Recount(workload, plan.assignments, fleet.devices, servers)
@@ -71,7 +71,7 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     memory = [*_device_memory(assignments, gemms, fleet.devices, recount), *_server_memory(servers, figures)]
     findings = [*identity, *cover, *memory]
     if not cover:  # the times of tiles that do not add up to the work would only bury the reason
-        findings += compare(plan.predicted, workload, fleet.devices, figures)
+        findings += compare(plan.predicted, view, fleet.devices, figures)
     return Verdict(findings=tuple(findings), figures=figures, **counts)
 
 
@@ -132,6 +132,9 @@ def _covers(assignments: Sequence[Assignment], gemms: Mapping[str, Gemm]) -> Ite
             flaw = cover_flaw(tiles, shape)
             if flaw is not None:
                 yield flaw_finding(flaw, name, shape, where)
+            elif gemms[name].chain is not None and (cut := _cut_tile(tiles, shape, "k")) is not None:
+                sentence = f"tile {cut} cuts K of {name!r}, which is a chain: only its batch and its rows can be cut"
+                yield Finding(code=Code.TILE, where=where, sentence=sentence)
             elif assignment.mode in _WHOLE_AXIS and (cut := _cut_tile(tiles, shape, _WHOLE_AXIS[assignment.mode])) is not None:
                 sentence = f"mode is {assignment.mode.value!r}, but tile {cut} does not span {_WHOLE_AXIS[assignment.mode]}"
                 yield Finding(code=Code.MODE, where=where, sentence=sentence)

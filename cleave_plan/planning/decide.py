@@ -28,7 +28,7 @@ def decisions_of(found: Candidates, values: dict[str, float]) -> list[Decision]:
             for place, choice in enumerate(found.choices)
             if choice.level == number and round(values[variable(place)]) > 0
         ]
-        if len(level.parts) > 1:
+        if len(level.parts) != 1:
             choices = tuple(sorted((choice for choice, _ in picked), key=lambda choice: choice.part))
             decisions.append(Decision(level_class=number, levels=level.levels, choices=choices))
             continue

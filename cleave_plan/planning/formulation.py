@@ -98,14 +98,14 @@ def build_program(
     for place, choice in enumerate(choices):
         by_level.setdefault(choice.level, []).append((place, choice))
     for number, level in enumerate(classes):
-        mine = by_level[number]
+        mine = by_level.get(number, [])  # none where chains have taken all GEMMs
         for place, _ in mine:
             program.integers[variable(place)] = level.count
         _choose(program, number, level, mine)
         if len(level.parts) == 1:
             for place, choice in mine:
                 program.goal[variable(place)] = level_time(choice.load, fleet).ideal_s / unit_s
-        else:
+        elif level.parts:
             _several_parts(program, number, level, mine, fleet)
     _memory(program, choices, fleet, base_memory)
     return program

@@ -13,6 +13,7 @@ from cleave_plan.errors import CleaveError, InfeasibleError, UsageError
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Plan, Reference, SolverReport, SolverStatus
 from cleave_plan.planning.candidates import Candidates, base_memory, total_bound
+from cleave_plan.planning.chains import usable_chains
 from cleave_plan.planning.decide import Decision, assignments_of, decisions_of
 from cleave_plan.planning.formulation import Program, build_program
 from cleave_plan.planning.predict import notes_of, predict
@@ -22,7 +23,7 @@ from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 from cleave_plan.workload.joined import view_of
 
-SWITCHES = frozenset({"server", "shared", "level-joint"})
+SWITCHES = frozenset({"server", "shared", "level-joint", "chains"})
 """What ``without`` may name."""
 
 _AGREEMENT = 1e-6
@@ -40,7 +41,8 @@ def make_plan(
     """The best plan found for one batch of ``workload`` on ``fleet``.
 
     ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
-    operand or a result, "level-joint" the sharing of the fleet by groups of devices in levels of several GEMMs.
+    operand or a result, "level-joint" the sharing of the fleet by groups of devices in levels of several GEMMs, "chains"
+    the computing of attention as one piece of work.
     ``gap`` is the integer program's relative gap (not the plan's, which is proven against the lower bound),
     ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists and MissingFigureError when the
     fleet lacks a figure that is needed.
@@ -48,7 +50,8 @@ def make_plan(
     unknown = without - SWITCHES
     if unknown:
         raise UsageError(f"cannot plan without {', '.join(sorted(unknown))}", expected=f"one of {', '.join(sorted(SWITCHES))}")
-    view = view_of(workload, shared="shared" not in without)
+    chains = () if "chains" in without else usable_chains(workload, fleet)
+    view = view_of(workload, shared="shared" not in without, chains=chains)
     found = Candidates(view=view, fleet=fleet, server_allowed="server" not in without, level_joint="level-joint" not in without)
     found.collect(progress)
     base = base_memory(workload, fleet)
@@ -67,7 +70,7 @@ def make_plan(
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),
         assignments=assignments, predicted=predicted, solver=_report(program, answer, gap),
-        notes=notes_of(workload, fleet, predicted),
+        notes=notes_of(view, fleet, predicted),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import Join, Role
 from cleave_plan.workload.graph import Workload
-from cleave_plan.workload.joined import join
+from cleave_plan.workload.joined import View, product_of
 
 Floats = NDArray[np.float64]
 
@@ -28,21 +28,21 @@ def predict(
     found: Candidates, decisions: Sequence[Decision], assignments: Sequence[Assignment], base: Sequence[float]
 ) -> Predicted:
     """All predicted figures of a plan (see :class:`Predicted`), from its assignments."""
-    workload, fleet = found.view.original, found.fleet
+    fleet = found.fleet
     pricing = _Pricing(found, assignments)
     reports = [pricing.report(decision, found.bounds[decision.level_class]) for decision in decisions]
     reports.sort(key=lambda report: report.index)
     ideal = sum(report.count * report.ideal_s for report in reports)
     executed = sum(report.count * report.executed_s for report in reports)
     bound = total_bound(found.classes, found.bounds)
-    operators = operator_seconds(workload, fleet)
+    operators = operator_seconds(found.workload, fleet)
     name, alone = _one_device(found)
     used = np.flatnonzero(pricing.memory > 0)
     return Predicted(
         batch_s=executed + operators, levels_s=executed, server_operators_s=operators, ideal_levels_s=ideal, bound_s=bound,
         gap=1 - bound / ideal if ideal > 0 else 0.0, levels=tuple(reports), devices_used=len(used),
         devices_total=len(fleet.devices), one_device_s=None if alone is None else alone + operators, one_device_name=name,
-        server_only_s=_server_only(found) + operators, downlink_bytes=pricing.down, uplink_bytes=pricing.up,
+        server_only_s=_server_only(found), downlink_bytes=pricing.down, uplink_bytes=pricing.up,
         server_memory_bytes=_server_memory(found, assignments, base),
         device_memory_bytes={fleet.devices[place].name: float(pricing.memory[place]) for place in used.tolist()},
     )  # fmt: skip
@@ -66,7 +66,7 @@ class _Pricing:
         self.down = self.up = 0.0
         for assignment in assignments:
             products = assignment.products()
-            sample = join([gemms[name] for name in products[0]], Join(assignment.join_axis))
+            sample = product_of(found.view.original, [gemms[name] for name in products[0]], Join(assignment.join_axis))
             spot = Placement(servers=tuple(places[name] for name in assignment.servers), shares=assignment.shares)
             devices = found.columns_of(sample)
             if assignment.mode is Mode.SERVER:
@@ -83,22 +83,23 @@ class _Pricing:
     def report(self, decision: Decision, bound_s: float) -> LevelReport:
         """The first level of ``decision``, standing for all of them."""
         workload, fleet = self._found.workload, self._found.fleet
-        planned = [workload.gemms[place].name for place in workload.levels[decision.levels[0]].gemms]
-        products = [self._found.view.members[name] for name in planned]
+        index = decision.levels[0]
+        planned = [workload.gemms[place].name for place in workload.levels[index].gemms]
         load = Load.none(len(fleet.devices), len(fleet.servers))
-        for product in products:
-            load = load + self._load_of[product[0].name]
-        names = tuple(member.name for product in products for member in product)
+        for name in planned:
+            load = load + self._load_of[self._found.view.members[name][0].name]
         time = level_time(load, fleet)
         return LevelReport(
-            index=decision.levels[0], count=len(decision.levels), gemms=names, ideal_s=time.ideal_s,
+            index=index, count=len(decision.levels), gemms=tuple(self._found.view.names(index)), ideal_s=time.ideal_s,
             executed_s=time.executed_s, bound_s=bound_s, binds=time.binds,
         )  # fmt: skip
 
 
 def _server_only(found: Candidates) -> float:
-    """Seconds of all GEMMs on the first server."""
-    return sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in found.view.original.gemms)
+    """Seconds of one batch on the first server, GEMM by GEMM."""
+    workload = found.view.original
+    seconds = sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in workload.gemms)
+    return seconds + operator_seconds(workload, found.fleet)
 
 
 def _server_memory(found: Candidates, assignments: Sequence[Assignment], base: Sequence[float]) -> dict[str, float]:
@@ -146,9 +147,10 @@ def _one_device(found: Candidates) -> tuple[str | None, float | None]:
     return found.fleet.devices[best].name, seconds
 
 
-def notes_of(workload: Workload, fleet: Fleet, predicted: Predicted) -> tuple[str, ...]:
+def notes_of(view: View, fleet: Fleet, predicted: Predicted) -> tuple[str, ...]:
     """Sentences that the summary must carry: the model's own, and what the figures leave out."""
-    notes = list(workload.notes)
+    workload = view.original
+    notes = [*workload.notes, *_chain_notes(view)]
     streamed = [gemm for gemm in workload.gemms if gemm.shape.m == 1 and gemm.b.role is Role.PARAMETER and gemm.macs > 0]
     size = sum(gemm.b_bytes for gemm in streamed)
     if size and size >= 0.5 * sum(gemm.b_bytes for gemm in workload.gemms if gemm.b.role is Role.PARAMETER):
@@ -166,3 +168,20 @@ def notes_of(workload: Workload, fleet: Fleet, predicted: Predicted) -> tuple[st
         "the bound holds for schedules with a barrier after each level, tiles without inner splits, nothing kept between tiles"
     )
     return tuple(notes)
+
+
+def _chain_notes(view: View) -> list[str]:
+    """What is planned as chains, and what that leaves out."""
+    planned = {tuple(member.name for member in members) for members in view.members.values()}
+    chains = [chain for chain in view.original.chains if chain.gemms in planned]
+    if not chains:
+        return []
+    note = (
+        f"{len(chains)} times attention is computed as one piece of work, scores never leaving the device; the bound holds for "
+        "plans that do so (--without chains plans GEMM by GEMM)"
+    )
+    constant = max(chain.constant_bytes for chain in chains)
+    if constant:
+        size = format_value(float(constant), Unit.BYTES)
+        note += f"; masks that depend on no input ({size} for each) are sent once when a device starts and not counted"
+    return [note]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from cleave_plan.planning.terms import Terms
 
 MANY_ITEMS = 64
-"""From this many batch items on, the slab is whole items."""
+"""From this many batch items on, the slab is whole items; work that cannot be cut otherwise always is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Slab:
 def slab_of(terms: Terms, area: float) -> Slab | None:
     """The slab nearest to ``area`` elements of C; None when that rounds to nothing or to everything."""
     rows, columns, items = terms.rows, terms.columns, terms.items
-    if items >= MANY_ITEMS:
+    if items >= MANY_ITEMS or terms.area == 1:
         count = round(area / terms.area)
         box, rest = (0, rows, 0, columns, items - count, items), replace(terms, items=items - count)
         whole, size = items, count * terms.area

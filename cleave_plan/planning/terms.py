@@ -6,6 +6,8 @@ rows are output positions: a tile is sent whole slabs of the input, so ``halo_by
 count (:func:`cleave_plan.cost.tile.window_positions`) will charge, and the bound uses ``bound_row_bytes``,
 ``bound_rows`` instead: for any one kernel tap, distinct output positions read distinct input positions, so r rows
 whose tap is not padding read at least r positions; rows whose tap falls into padding are left out of the bound.
+
+A chain (:mod:`cleave_plan.workload.chain`) has one column, whose bytes are those of its batch item.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ConvWindow, Gemm
 
 Floats = NDArray[np.float64]
@@ -29,7 +32,10 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Coefficients of one GEMM, in bytes and FLOP per row, column or element of C; ``items`` batch items."""
+    """Coefficients of one GEMM, in bytes and FLOP per row, column or element of C; ``items`` batch items.
+
+    ``stream_bytes`` must fit the stream buffers of a device that takes part, ``held_bytes`` the rest of its memory.
+    """
 
     rows: int
     columns: int
@@ -44,6 +50,7 @@ class Terms:
     bound_row_bytes: float
     bound_rows: int
     stream_bytes: float
+    held_bytes: float = 0.0
 
     @property
     def area(self) -> int:
@@ -56,13 +63,15 @@ class Terms:
             rows=self.columns, columns=self.rows, depth=self.depth, items=self.items, row_bytes=self.col_bytes,
             col_bytes=self.row_bytes, halo_bytes=self.halo_bytes, out_bytes=self.out_bytes,
             accumulator_bytes=self.accumulator_bytes, flop=self.flop, bound_row_bytes=self.col_bytes,
-            bound_rows=self.columns, stream_bytes=self.stream_bytes,
+            bound_rows=self.columns, stream_bytes=self.stream_bytes, held_bytes=self.held_bytes,
         )  # fmt: skip
 
 
 def terms_of(gemm: Gemm, copies: int = 1) -> Terms:
     """Coefficients of ``gemm``; ``copies`` identical GEMMs of one level count as further batch items."""
     shape = gemm.shape
+    if gemm.chain is not None:
+        return _chain_terms(gemm, gemm.chain, copies)
     a_size, b_size = gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
     row_bytes, halo, bound_row, bound_rows = shape.k * a_size, 0.0, shape.k * a_size, shape.m
     if gemm.window is not None:
@@ -76,8 +85,21 @@ def terms_of(gemm: Gemm, copies: int = 1) -> Terms:
 
 
 def eligible(terms: Terms, devices: DeviceColumns) -> Bools:
-    """Devices whose stream buffers hold one row and one column of whole depth."""
-    return terms.stream_bytes <= STREAM_SHARE * devices.memory
+    """Devices whose stream buffers hold one row and one column of whole depth (of a chain: what it keeps for an item too)."""
+    room = (1 - STREAM_SHARE) * devices.memory
+    return (terms.stream_bytes <= STREAM_SHARE * devices.memory) & (terms.held_bytes <= room)
+
+
+def _chain_terms(gemm: Gemm, form: ChainForm, copies: int) -> Terms:
+    """Rows of a chain; its one column stands for the item."""
+    shape = gemm.shape
+    up = form.out_row_bytes + form.out_item_bytes / shape.m
+    return Terms(
+        rows=shape.m, columns=shape.n, depth=shape.k, items=shape.batch * copies, row_bytes=form.row_bytes,
+        col_bytes=form.item_bytes, halo_bytes=0.0, out_bytes=up, accumulator_bytes=gemm.a.dtype.accumulator_bits / 8,
+        flop=2.0 * shape.k, bound_row_bytes=form.row_bytes, bound_rows=shape.m, stream_bytes=form.stream_bytes,
+        held_bytes=form.held_bytes,
+    )  # fmt: skip
 
 
 def _window_terms(window: ConvWindow, a_size: float) -> tuple[float, float, float, int]:

@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from cleave_plan.workload.attention import backward_chain
 from cleave_plan.workload.gemm import Gemm, GemmShape, Operand, Phase, Role
-from cleave_plan.workload.graph import Level, ServerOperator, Workload
+from cleave_plan.workload.graph import Chain, Level, ServerOperator, Workload
 
 STATE_BYTES = 8
 """Optimizer state of one parameter element: AdamW's two moments in float32."""
@@ -49,6 +50,7 @@ def training_workload(forward: Workload) -> Workload:
     return replace(
         forward, gemms=tuple(gemms), levels=tuple(levels), server_operators=_operators(forward, len(levels)),
         parameters=_with_state(forward), notes=(*forward.notes, *_notes(forward)),
+        chains=_chains(forward, gemms),
     )  # fmt: skip
 
 
@@ -85,6 +87,21 @@ def _without_empty(levels: list[Level], gemms: list[Gemm]) -> tuple[list[Level],
                 gemms[place] = replace(gemms[place], level=len(kept))
             kept.append(replace(level, index=len(kept)))
     return kept, gemms
+
+
+def _chains(forward: Workload, gemms: Iterable[Gemm]) -> tuple[Chain, ...]:
+    """The forward chains, and their backward passes, where the gradients of their last GEMMs are computed."""
+    by_name = {gemm.name: gemm for gemm in gemms}
+    kept = [chain for chain in forward.chains if not chain.learned]
+    found = []
+    for chain in kept:
+        scores, context = (by_name[name] for name in chain.gemms)
+        first = by_name.get(f"{context.name}.dX")
+        operators = tuple(f"{name}.backward" for name in chain.operators)
+        if first is not None:
+            backward = backward_chain(chain, scores, context, by_name, operators, level=first.level)
+            found += [backward] if backward else []
+    return (*kept, *found)
 
 
 def _activations_held(forward: Workload) -> list[int | None]:

@@ -19,6 +19,7 @@ from math import prod
 from typing import NamedTuple
 
 from cleave_plan.dtypes import DType
+from cleave_plan.workload.chain import ChainForm
 
 
 class Phase(StrEnum):
@@ -44,11 +45,13 @@ class GemmShape(NamedTuple):
 
 
 class Join(StrEnum):
-    """Along which axis the members of a joined GEMM lie one after the other (:mod:`cleave_plan.workload.joined`)."""
+    """How the members of a joined GEMM belong together (:mod:`cleave_plan.workload.joined`): the axis along which they lie one
+    after the other, or that one feeds the other."""
 
     NONE = ""
     N = "n"
     K = "k"
+    CHAIN = "chain"
 
 
 class Role(StrEnum):
@@ -141,6 +144,7 @@ class ClassKey(NamedTuple):
     repeats: int
     pinned: bool
     join: tuple[Join, tuple[int, ...]]
+    chain: ChainForm | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,7 @@ class Gemm:
     longest-path depth in GEMMs (0 first); ``output`` the tensor that holds the result after biases and reshapes.
     ``repeats``: how often it runs in one batch, one time after the other (a Loop body, a recurrent step). ``pinned``: why it
     can only be computed on the server, as a part of its node ("" when devices may compute it). ``join`` and ``extents``:
-    of a joined GEMM, the axis and the members' lengths along it.
+    of a joined GEMM, the axis and the members' lengths along it; ``chain``: what a tile of a chain costs.
     """
 
     name: str
@@ -169,6 +173,7 @@ class Gemm:
     pinned: str = ""
     join: Join = Join.NONE
     extents: tuple[int, ...] = ()
+    chain: ChainForm | None = None
 
     @property
     def dtype(self) -> DType:
@@ -190,22 +195,28 @@ class Gemm:
         """The identity under which the planner shares one decision."""
         return ClassKey(
             self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window,
-            self.repeats, bool(self.pinned), (self.join, self.extents),
+            self.repeats, bool(self.pinned), (self.join, self.extents), self.chain,
         )  # fmt: skip
 
     @property
     def a_bytes(self) -> int:
-        """Bytes of the A operand as it is stored (a convolution's input, not its im2col matrix)."""
+        """Bytes of the A operand as it is stored (a convolution's input, not its im2col matrix); a chain's rows."""
+        if self.chain is not None:
+            return self.shape.batch * self.shape.m * self.chain.row_bytes
         if self.window is not None:
             return self.a.dtype.bytes_of(self.shape.batch * self.window.images * self.window.channels * prod(self.window.input))
         return self.a.dtype.bytes_of(self.shape.batch * self.shape.m * self.shape.k)
 
     @property
     def b_bytes(self) -> int:
-        """Bytes of the B operand."""
+        """Bytes of the B operand; what a chain sends once for each item."""
+        if self.chain is not None:
+            return self.shape.batch * self.chain.item_bytes
         return self.b.dtype.bytes_of(self.shape.batch * self.shape.k * self.shape.n)
 
     @property
     def out_bytes(self) -> int:
         """Bytes of the result in its storage type."""
+        if self.chain is not None:
+            return self.shape.batch * (self.shape.m * self.chain.out_row_bytes + self.chain.out_item_bytes)
         return self.out_dtype.bytes_of(self.shape.batch * self.shape.m * self.shape.n)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cleave_plan.workload.gemm import ClassKey, Gemm
+from cleave_plan.workload.chain import ChainForm
+from cleave_plan.workload.gemm import ClassKey, Gemm, GemmShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,27 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """GEMMs that one tile can compute together, one feeding the other (:mod:`cleave_plan.workload.chain`).
+
+    ``gemms`` and ``operators``: names of the GEMMs and of the server operators that it takes in. ``level``: the one that it
+    runs in, when all that it reads is there; its GEMMs leave theirs. ``shape`` and ``form`` are those of its product.
+    ``constant_bytes``: masks that depend on no input; a device is sent them once, when it starts, and not for each batch.
+    ``learned``: whether what the operators add depends on parameters (a learned position bias), so that it changes from
+    step to step and needs a gradient of its own: training then leaves its GEMMs alone.
+    """
+
+    name: str
+    gemms: tuple[str, ...]
+    operators: tuple[str, ...]
+    level: int
+    shape: GemmShape
+    form: ChainForm
+    constant_bytes: int = 0
+    learned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
     """A graph input or output: name, ONNX element type name and shape."""
 
@@ -52,7 +74,8 @@ class Workload:
 
     ``sha256`` is of the model file (weights beside it not included); ``dims`` are the symbolic dimensions as bound;
     ``shapes`` the input shapes as bound; ``parameters`` maps each weight tensor to its bytes (tied weights once).
-    ``notes`` are sentences that a user must see (assumptions, operators that were not recognised).
+    ``chains`` are GEMMs that can be computed as one, none being in two. ``notes`` are sentences that a user must see
+    (assumptions, operators that were not recognised).
     """
 
     name: str
@@ -68,6 +91,7 @@ class Workload:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     weights_present: bool = True
     notes: tuple[str, ...] = ()
+    chains: tuple[Chain, ...] = ()
 
     @property
     def gemm_macs(self) -> int:
