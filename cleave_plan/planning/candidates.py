@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,14 +66,31 @@ class Candidates:
             self.columns[gemm.dtype] = device_columns(self.fleet.devices, gemm.dtype)
         return self.columns[gemm.dtype]
 
-    def links(self, gemm: Gemm) -> Links:
-        """The servers' links together, and their arithmetic where it is allowed."""
+    def links(self, gemm: Gemm, copies: int = 1) -> Links:
+        """The servers' links together, and the arithmetic that ``copies`` such GEMMs can use (one server each), if allowed."""
         servers = self.fleet.servers
         return Links(
             egress=sum(server.egress_bytes_per_s for server in servers),
             ingress=sum(server.ingress_bytes_per_s for server in servers),
-            flop_per_s=sum(server_rate(gemm, server) for server in servers) if self.server_allowed else 0.0,
+            flop_per_s=self._server_rate(gemm, copies) if self.server_allowed else 0.0,
         )
+
+    def _server_rate(self, gemm: Gemm, copies: int) -> float:
+        """FLOP/s of the fastest servers, one for each of ``copies`` GEMMs."""
+        return sum(sorted((server_rate(gemm, server) for server in self.fleet.servers), reverse=True)[:copies])
+
+    def _server_kinds(self, gemm: Gemm) -> list[tuple[int, ...]]:
+        """Servers (indices) that compute ``gemm`` at the same pace, together."""
+        kinds: dict[tuple[float, float], list[int]] = {}
+        for place, server in enumerate(self.fleet.servers):
+            kinds.setdefault((server_rate(gemm, server), server.memory_bandwidth_bytes_per_s), []).append(place)
+        return [tuple(places) for places in kinds.values()]
+
+    def _spots(self, option: Option, spots: list[Placement]) -> list[Placement]:
+        """Where an option may be placed: one server for what a server computes alone, one of its homes for a slab."""
+        if option.mode is Mode.SERVER:
+            return spots[: len(self.fleet.servers)]
+        return [spot for spot in spots if not option.homes or spot.servers[0] in option.homes]
 
     def collect(self, progress: Progress) -> None:
         """Fill ``classes``, ``choices`` and ``bounds``; raises InfeasibleError when a GEMM fits nowhere."""
@@ -84,7 +101,7 @@ class Candidates:
             joint = self._joint(level)
             for place, part in enumerate(level.parts):
                 for option in [*self.options_of(part, alone=not joint), *joint.get(place, [])]:
-                    for spot in spots if option.mode is not Mode.SERVER else spots[: len(self.fleet.servers)]:
+                    for spot in self._spots(option, spots):
                         self.choices.append(self._choice(number, place, part, option, spot))
             self.bounds.append(self._bound(level))
         progress(len(self.classes), len(self.classes), "pricing tilings")
@@ -93,9 +110,13 @@ class Candidates:
         """Options of ``part``, found once for each class and number of copies."""
         key = (part.gemm.class_key, part.copies, alone)
         if key not in self._options:
-            devices = self.columns_of(part.gemm)
-            server = self.fleet.servers[0] if self.server_allowed or part.gemm.pinned else None
-            found = options_for(part, devices, self.links(part.gemm), server, alone=alone)
+            devices, links = self.columns_of(part.gemm), self.links(part.gemm, part.copies)
+            kinds = self._server_kinds(part.gemm) if self.server_allowed or part.gemm.pinned else []
+            first = self.fleet.servers[kinds[0][0]] if kinds else None
+            found = _at_home(options_for(part, devices, links, first, alone=alone), kinds[0] if kinds else ())
+            for kind in kinds[1:]:
+                more = _at_home(options_for(part, devices, links, self.fleet.servers[kind[0]], alone=alone), kind)
+                found += [option for option in more if option.homes]
             if not found:
                 raise self._fits_nowhere(part.gemm)
             self._options[key] = found
@@ -108,9 +129,13 @@ class Candidates:
             return {}
         parts = [level.parts[place] for place in places]
         columns = [self.columns_of(part.gemm) for part in parts]
-        server = self.fleet.servers[0] if self.server_allowed else None
-        found = joint_options(parts, columns, self.links(parts[0].gemm), server)
-        return {place: [option] for place, option in zip(places, found, strict=False)}
+        found: dict[int, list[Option]] = {}
+        for kind in self._server_kinds(parts[0].gemm) if self.server_allowed else [()]:
+            server = self.fleet.servers[kind[0]] if kind else None
+            together = joint_options(parts, columns, self.links(parts[0].gemm), server)
+            for place, option in zip(places, _at_home(together, kind), strict=False):
+                found.setdefault(place, []).append(option)
+        return found
 
     def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:
         devices, servers = self.columns_of(part.gemm), self.fleet.servers
@@ -131,8 +156,9 @@ class Candidates:
     def _bound(self, level: LevelClass) -> float:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
         free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
+        copies = sum(part.copies for part in level.parts)
         pinned_s = sum(
-            part.copies * part.gemm.flop / sum(server_rate(part.gemm, server) for server in self.fleet.servers)
+            part.copies * part.gemm.flop / self._server_rate(part.gemm, copies)
             for part in level.parts
             if part.gemm.macs > 0 and part.gemm.pinned
         )
@@ -142,7 +168,7 @@ class Candidates:
             [terms_of(part.gemm, part.copies) for part in free],
             [self.columns_of(part.gemm) for part in free],
             self.links(free[0].gemm),
-            [self.links(part.gemm).flop_per_s for part in free],
+            [self.links(part.gemm, copies).flop_per_s for part in free],
         )
         return max(shared_s, pinned_s)
 
@@ -162,6 +188,13 @@ class Candidates:
                 "levers": ["allow GEMMs on the server", f"a device with {10 * needed:.0f} byte of memory"],
             },
         )  # fmt: skip
+
+
+def _at_home(options: list[Option], homes: tuple[int, ...]) -> list[Option]:
+    """Options with a server's slab are tied to the servers that it was sized for."""
+    return [
+        replace(option, homes=homes) if option.server_s > 0 and option.mode is not Mode.SERVER else option for option in options
+    ]
 
 
 def placements(fleet: Fleet) -> list[Placement]:

@@ -35,7 +35,8 @@ class Part:
 class Option:
     """One way to do a part: tiles for each copy, ideal seconds on each device, bytes out of and into the servers.
 
-    ``server_s``: seconds of what the (first) server computes itself. ``tiles`` are empty when that is everything.
+    ``server_s``: seconds of what the server computes itself. ``tiles`` are empty when that is everything. ``homes``: servers
+    (indices) whose arithmetic a slab was sized for; empty when any will do.
     """
 
     mode: Mode
@@ -44,6 +45,7 @@ class Option:
     down_bytes: float
     up_bytes: float
     server_s: float = 0.0
+    homes: tuple[int, ...] = ()
 
     def seconds(self, links: Links) -> float:
         """Ideal seconds of the part alone, when the servers' links are shared by all."""

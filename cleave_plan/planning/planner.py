@@ -82,7 +82,7 @@ def _solved(program: Program, found: Candidates, base: list[float], gap: float, 
     _explain_memory(found, base)
     for other in available():
         if other != answer.solver:
-            second = solve(program, gap=gap, time_limit_s=time_limit_s)
+            second = solve(program, gap=gap, time_limit_s=time_limit_s, solver=other)
             if second.values:
                 return second
     if answer.outcome is Outcome.TIME_LIMITED:
