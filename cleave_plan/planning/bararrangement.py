@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import STREAM_SHARE
-from cleave_plan.planning.barlayout import Plane
+from cleave_plan.planning.barlayout import Plane, log_root
 from cleave_plan.planning.groups import Abilities, abilities
 from cleave_plan.planning.terms import Terms
 
@@ -26,10 +25,12 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-VolumeBox = tuple[int, int, int, int, int, int, int, int, int]
-"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop, item_start, item_stop)``"""
+Box = tuple[int, int, int, int, int, int, int]
+"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop)``"""
 
-_HALVINGS = 34
+_POWER, _CORRECTIONS, _PRECISION = 0.7, 40, 2e-5
+"""What is covered grows with T to the power of 1 (limits), 1.5 or 2 (operands): T is corrected by a power between, and
+halved in wherever that leaves what is known (a slab covers nothing until its limits allow it)."""
 
 
 def spans(starts: Ints, total: int) -> Ints:
@@ -92,26 +93,24 @@ class _Frame:
     def widths(self, operand: Floats, limit: Floats, depth: Floats) -> Floats:
         """The widest width of every strip."""
         starts = self.place.strips
-        low, high = np.zeros(len(starts)), np.add.reduceat(limit, starts) / self.rows
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            enough = np.add.reduceat(self.heights(operand, limit, depth, middle), starts) >= self.rows
-            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-        return low
+        budget = operand / np.maximum(depth, 1e-12)[self.slab_of[self.strip_of]] / self.b
+        most = np.maximum(np.minimum(np.add.reduceat(limit, starts) / self.rows, np.maximum.reduceat(budget, starts)), 1e-9)
+
+        def rows(width: Floats) -> Floats:
+            return np.asarray(np.add.reduceat(self.heights(operand, limit, depth, width), starts) / self.rows)
+
+        return log_root(rows, most * 1e-3, most)
 
     def cover(self, operand: Floats, limit: Floats, depth: Floats) -> Floats:
         """Share of its columns that every slab's strips reach at ``depth``."""
         return np.asarray(np.add.reduceat(self.widths(operand, limit, depth), self.place.slabs) / self.columns)
 
     def depths(self, T: float) -> Floats:
-        """The depth that every slab reaches by ``T`` (0 where its limits never cover the plane)."""
+        """The depth that every slab reaches by ``T`` (next to none where its limits never cover the plane)."""
         operand, limit = self.brought(T)
-        low, high = np.zeros(len(self.columns)), np.full(len(self.columns), 2.0 * self.terms.depth)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            enough = self.cover(operand, limit, middle) >= 1
-            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-        return low
+        volume = np.add.reduceat(np.add.reduceat(operand * np.sqrt(limit), self.place.strips), self.place.slabs)
+        guess = volume / (2 * np.sqrt(self.terms.row_bytes * self.terms.col_bytes) / self.terms.depth * self.terms.area)
+        return log_root(lambda depth: self.cover(operand, limit, depth), guess * 0.25, guess * 1.5)
 
     def share(self, T: float) -> float:
         """What of the inner axis (one slab: of the plane, at whole depth) is reached by ``T``."""
@@ -135,25 +134,25 @@ def _frame(terms: Terms, devices: DeviceColumns, place: Arrangement) -> _Frame:
     )  # fmt: skip
 
 
-def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: float, precision: float = 2e-6) -> Fit | None:
-    """The least time of ``place`` near ``near_s`` and its sizes; None when it cannot be done by 1000 times that."""
+def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: float) -> Fit | None:
+    """The least time of ``place``, looked for from ``near_s``, and its sizes; None when it is not within a factor of 1000."""
     frame = _frame(terms, devices, place)
-    low, high = near_s * 0.97, near_s * 1.01
-    while frame.share(high) < 1:
-        low, high = high, high * 1.3
-        if high > 1e3 * near_s:
-            return None
-    while frame.share(low) >= 1:
-        low, high = low * 0.8, low
-        if low < 1e-3 * near_s:
+    short, enough, trial = 0.0, np.inf, near_s
+    for _ in range(_CORRECTIONS):
+        share = frame.share(trial)
+        short, enough = (short, trial) if share >= 1 else (trial, enough)
+        if 1 <= share < 1 + _PRECISION or enough < short * (1 + _PRECISION) or not 1e-3 < trial / near_s < 1e3:
             break
-    while high - low > precision * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if frame.share(middle) >= 1 else (middle, high)
-    operand, limit = frame.brought(high)
-    depth = frame.depths(high) if len(frame.columns) > 1 else np.array([float(terms.depth)])
+        trial *= float(np.clip(max(share, 1e-9) ** -_POWER, 0.5, 1.05)) * (1 + _PRECISION / 2)
+        if not short < trial < enough:
+            trial = float(np.sqrt(short * enough))
+    if np.isinf(enough):
+        return None
+    seconds = enough
+    operand, limit = frame.brought(seconds)
+    depth = frame.depths(seconds) if len(frame.columns) > 1 else np.array([float(terms.depth)])
     width = frame.widths(operand, limit, depth)
-    return Fit(seconds=high, depth=depth, width=width, height=frame.heights(operand, limit, depth, width))
+    return Fit(seconds=seconds, depth=depth, width=width, height=frame.heights(operand, limit, depth, width))
 
 
 def rounded(weight: Floats, total: int) -> Ints:
@@ -166,7 +165,7 @@ def rounded(weight: Floats, total: int) -> Ints:
     return floor
 
 
-def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit, item: int) -> list[VolumeBox]:
+def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit) -> list[Box]:
     """Integer boxes of one item, exact by construction."""
     frame = _frame(terms, devices, place)
     operand, limit = frame.brought(fit.seconds)
@@ -175,7 +174,7 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit,
         mine = frame.slab_of == slab
         width[mine] = rounded(fit.width[mine], int(frame.columns[slab]))
     height = frame.heights(operand, limit, depth.astype(float), width.astype(float))
-    boxes: list[VolumeBox] = []
+    boxes: list[Box] = []
     k = 0
     for slab, deep in enumerate(depth.tolist()):
         column = 0
@@ -187,7 +186,7 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit,
                     members = place.devices[frame.bar_of == bar]
                     across = (column, column + wide, row, row + tall)
                     across = across if place.transposed[slab] else (*across[2:], *across[:2])
-                    boxes += _bar(terms, devices, members, across, (k, k + deep), item, fit.seconds)
+                    boxes += _bar(terms, devices, members, across, (k, k + deep), fit.seconds)
                 row += tall
             column += wide
         k += deep
@@ -195,9 +194,8 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit,
 
 
 def _bar(
-    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, int, int, int], along: tuple[int, int], item: int,
-    seconds: float,
-) -> list[VolumeBox]:  # fmt: skip
+    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, int, int, int], along: tuple[int, int], seconds: float,
+) -> list[Box]:  # fmt: skip
     """The boxes of one bar: its depth over its members."""
     own = devices.take(members)
     tall, wide = across[1] - across[0], across[3] - across[2]
@@ -206,28 +204,10 @@ def _bar(
     share = np.minimum(
         t * own.downlink * terms.depth / (tall * terms.row_bytes + wide * terms.col_bytes), t * rate / (2.0 * tall * wide)
     )
-    boxes: list[VolumeBox] = []
+    boxes: list[Box] = []
     k = along[0]
     for device, deep in zip(members.tolist(), rounded(share, along[1] - along[0]).tolist(), strict=True):
         if deep:
-            boxes.append((device, *across, k, k + deep, item, item + 1))
+            boxes.append((device, *across, k, k + deep))
         k += deep
     return boxes
-
-
-def seconds_of(terms: Terms, devices: DeviceColumns, boxes: list[VolumeBox]) -> float:
-    """The slowest device's ideal seconds; infinite where a box does not fit its device's memory."""
-    table = np.array(boxes, dtype=np.int64).reshape(-1, 9)
-    own = devices.take(table[:, 0])
-    r, c, k = ((table[:, place + 1] - table[:, place]).astype(float) for place in (1, 3, 5))
-    items = (table[:, 8] - table[:, 7]).astype(float)
-    part = k / terms.depth
-    a, b, block = r * terms.row_bytes * part, c * terms.col_bytes * part, r * c
-    out = np.where(k < terms.depth, terms.accumulator_bytes, terms.out_bytes)
-    flop = items * 2 * block * k
-    seconds = own.latency + np.maximum(
-        np.maximum(items * (a + b) / own.downlink, flop / own.rate(flop)), items * block * out / own.uplink
-    )
-    kept = np.minimum(np.minimum(a, b), block * terms.accumulator_bytes)
-    seconds = np.where(kept > (1 - STREAM_SHARE) * own.memory, np.inf, seconds)
-    return float(np.bincount(table[:, 0], seconds, minlength=len(devices)).max())

@@ -2,117 +2,130 @@ r"""Tilings with inner splits: groups of devices share a footprint of the plane 
 
 At a trial time T devices are grouped (:mod:`cleave_plan.planning.groups`) and the groups laid out in strips
 (:mod:`cleave_plan.planning.barlayout`); the layout tells the shape of its footprints, with which the devices are grouped
-again. T follows what the strips cover, and the best arrangement found is fitted and rounded
-(:mod:`cleave_plan.planning.bararrangement`). A group of one is an ordinary two-dimensional tile.
+again. T follows what the strips cover. Where few footprints fit the plane, several slabs of the inner axis are tried too
+(:mod:`cleave_plan.planning.slabs`). The arrangement with the least time is rounded
+(:mod:`cleave_plan.planning.bararrangement`); with a budget it is searched on first
+(:mod:`cleave_plan.planning.barsearch`). A group of one is an ordinary two-dimensional tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.bararrangement import Arrangement, VolumeBox, boxes_of, fitted
-from cleave_plan.planning.barlayout import Strips, best_strips
+from cleave_plan.planning.bararrangement import Arrangement, Fit, boxes_of, fitted
+from cleave_plan.planning.barlayout import best_strips
 from cleave_plan.planning.batched import balanced_groups
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.groups import SQUARE, Abilities, abilities, filled, improved, members
+from cleave_plan.planning.slabs import Slab, arranged, even_places, partitions
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.volume import volume_bound, volume_capacity
 
 Ints = NDArray[np.int64]
 
+VolumeBox = tuple[int, ...]
+"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop, item_start, item_stop)``"""
+
 SEED = 20240613
 """Where all drawing starts; the same devices give the same tiling."""
 
+FEW = 16.0
+"""Slabs are tried where fewer mean footprints than this fill the plane."""
+
 _FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
 
-_ABOVE = 1.015
-"""The first trial time over the volume bound."""
+_ABOVE, _ABOVE_SLABS = 1.015, 1.03
+"""The first trial time over the volume bound, with one slab and with several."""
 
 _TRIALS, _ROUNDS = 5, 2
 """Trial times, and groupings with the shape that the layout before them had."""
+
+_KEPT = 4
+"""Stacks of slabs whose times are found exactly."""
 
 
 def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: float = 0.0) -> Iterator[list[VolumeBox]]:
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``), inner axis cut.
 
     Boxes cover items x M x N x K exactly. Nothing is yielded for convolutions (their operands are regions that overlap)
-    nor for more batch items than devices. ``budget_s``: seconds of further search for a better tiling.
+    nor for more batch items than devices. ``budget_s``: seconds of further search for a better tiling; without it the
+    answer is the same on every machine.
     """
-    if terms.halo_bytes > 0 or terms.items > len(order) or terms.depth * terms.area == 0:
+    if terms.halo_bytes > 0 or terms.items > len(order) or terms.items * terms.depth * terms.area == 0:
         return
-    if terms.items == 1:
-        yield from _one_item(terms, devices, order, 0, budget_s)
-        return
-    single = replace(terms, items=1)
-    boxes: list[VolumeBox] = []
     own = devices.take(order)
-    ability = volume_capacity(terms, own).volume(volume_bound(terms, own, _FREE))
+    single = replace(terms, items=1)
+    ability = volume_capacity(single, own).volume(volume_bound(terms, own, _FREE))
+    boxes: list[VolumeBox] = []
     for item, places in enumerate(balanced_groups(ability, terms.items)):
-        found = next(_one_item(single, devices, order[places], item, budget_s / terms.items), None)
+        found = _one_item(single, own.take(places), budget_s / terms.items)
         if found is None:
             return
-        boxes += found
+        boxes += [
+            (int(order[places[device]]), *across, item, item + 1)
+            for device, *across in boxes_of(single, own.take(places), *found)
+        ]
     yield boxes
 
 
-def _one_item(terms: Terms, devices: DeviceColumns, order: Ints, item: int, budget_s: float) -> Iterator[list[VolumeBox]]:
-    own = devices.take(order)
-    found = _grouped(terms, own, volume_bound(terms, own, _FREE))
-    if found is None:
-        return
-    place, seconds = found
-    fit = fitted(terms, own, place, seconds)
-    if fit is not None:
-        yield [(int(order[box[0]]), *box[1:]) for box in boxes_of(terms, own, place, fit, item)]
+def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> tuple[Arrangement, Fit] | None:
+    floor_s = volume_bound(terms, devices, _FREE)
+    found = _best(terms, devices, [_grouped(terms, devices, floor_s * _ABOVE, SEED)], floor_s)
+    few = terms.area / float(abilities(terms, devices, floor_s).cut.mean()) < FEW and len(devices) > 1
+    if few and terms.depth > 1:
+        count = 8 if len(devices) <= 128 else 6
+        T = floor_s * _ABOVE_SLABS if found is None else min(found[1].seconds, floor_s * _ABOVE_SLABS)
+        able = abilities(terms, devices, T, terms.depth / 2)
+        stacks = partitions(terms, able, even_places(able, count), _KEPT, SEED)
+        stacked = _best(terms, devices, stacks, T)
+        found = min((f for f in (found, stacked) if f is not None), key=lambda f: f[1].seconds, default=None)
+    return found
 
 
-def _grouped(terms: Terms, devices: DeviceColumns, floor_s: float) -> tuple[Arrangement, float] | None:
-    """One slab: the arrangement of the least trial time that covered the plane (or nearly did), and that time."""
-    T, best = floor_s * _ABOVE, None
-    group = None
-    for trial in range(_TRIALS):
-        able = abilities(terms, devices, T)
-        share, place, group = _trial(terms, able, group, SEED + trial)
-        expected = T * share ** (-0.6)
-        if best is None or expected < best[1]:
-            best = (place, expected)
-        if abs(share - 1) < 3e-4:
-            break
-        T = expected
+def _best(
+    terms: Terms, devices: DeviceColumns, stacks: Sequence[tuple[Slab, ...]], near_s: float
+) -> tuple[Arrangement, Fit] | None:
+    """The stack of least time, and its sizes."""
+    best: tuple[Arrangement, Fit] | None = None
+    for stack in stacks:
+        place = arranged(stack)
+        fit = fitted(terms, devices, place, near_s)
+        if fit is not None and (best is None or fit.seconds < best[1].seconds):
+            best = place, fit
     return best
 
 
-def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> tuple[float, Arrangement, Ints]:
-    """Group, lay out, group again with the layout's shape; the arrangement that covered most."""
-    eta, found = SQUARE, []
+def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> tuple[Slab, ...]:
+    """One slab of whole depth: that of the trial time which covered the plane best for its length."""
+    found: list[tuple[float, Slab]] = []
+    group: Ints | None = None
+    for trial in range(_TRIALS):
+        slab = _trial(terms, abilities(terms, devices, T), group, seed + trial)
+        share, group = slab.strips.share, slab.group
+        T *= float(np.clip(share, 0.1, 10.0)) ** -0.6
+        found.append((T, slab))
+        if abs(share - 1) < 3e-4:
+            break
+    return (min(found, key=lambda trial: trial[0])[1],)
+
+
+def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> Slab:
+    """Group, lay out, group again with the layout's shape; what covered most. ``group``: labels to start from."""
+    eta = SQUARE
+    found: list[Slab] = []
     betas = (8.0, np.inf) if group is None else (np.inf,)
-    if group is None:
-        group, _ = filled(able)
+    group = filled(able)[0] if group is None else group
     for _ in range(_ROUNDS):
         group = improved(able, group, eta, betas, 10, seed)
-        labels, group = np.unique(group, return_inverse=True)
-        now = members(able, group, len(labels))
-        strips = best_strips(terms, now.operand / able.depth, now.limit(able))
-        found.append((strips.share, _arranged(group, strips), group))
-        eta = strips.slack(now.operand / able.depth, now.limit(able))
-    return max(found, key=lambda trial: trial[0])
-
-
-def _arranged(group: Ints, strips: Strips) -> Arrangement:
-    rank = np.empty(len(strips.order), dtype=np.int64)
-    rank[strips.order] = np.arange(len(strips.order))
-    place = rank[group]
-    devices = np.argsort(place, kind="stable")
-    bars = np.searchsorted(place[devices], np.arange(len(rank)))
-    return Arrangement(
-        devices=devices,
-        bars=bars,
-        strips=strips.starts,
-        slabs=np.zeros(1, dtype=np.int64),
-        transposed=np.array([strips.plane.transposed]),
-    )
+        group = np.unique(group, return_inverse=True)[1].astype(np.int64)
+        now = members(able, group, int(group.max()) + 1)
+        budget, limit = now.operand / able.depth, now.limit(able)
+        strips = best_strips(terms, budget, limit)
+        found.append(Slab(depth=able.depth, devices=np.arange(len(able)), group=group, strips=strips))
+        eta = strips.slack(budget, limit)
+    return max(found, key=lambda slab: slab.strips.share)
