@@ -11,7 +11,18 @@ import onnx
 
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of, may_hold_matrix_work
-from cleave_plan.onnx_io.rules import convolutions, deformable, einsum, packed, products, quantised, recurrent, transposed
+from cleave_plan.onnx_io.rules import (
+    attention,
+    attention_microsoft,
+    convolutions,
+    deformable,
+    einsum,
+    packed,
+    products,
+    quantised,
+    recurrent,
+    transposed,
+)
 from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.rules.forms import Operator
 
@@ -28,6 +39,8 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (MICROSOFT, "MatMulNBits"): packed.MATMUL_N_BITS, (MICROSOFT, "MatMulBnb4"): packed.MATMUL_BNB4,
     ("", "LSTM"): recurrent.LAYER, ("", "GRU"): recurrent.LAYER, ("", "RNN"): recurrent.LAYER,
     (MICROSOFT, "DynamicQuantizeLSTM"): recurrent.QUANTISED_LAYER, (OWN, "Recurrence"): recurrent.RECURRENCE,
+    ("", "Attention"): attention.ATTENTION, (MICROSOFT, "Attention"): attention_microsoft.ATTENTION,
+    (MICROSOFT, "QAttention"): attention_microsoft.QATTENTION, (MICROSOFT, "MultiHeadAttention"): attention_microsoft.MULTI_HEAD,
 }  # fmt: skip
 
 
