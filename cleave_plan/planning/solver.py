@@ -49,7 +49,7 @@ class Answer:
 def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | None = None) -> Answer:
     """Minimise ``program`` to a relative ``gap``; ``solver`` "HiGHS" or "CBC" (default: the first that is installed).
 
-    Raises CleaveError when the solver's answer violates a row or it claims infeasibility that a second solver denies.
+    Raises CleaveError when the solver's answer violates a row, or when that solver is not installed.
     """
     started = time.perf_counter()
     model, variables = _translate(program)
