@@ -16,7 +16,7 @@ from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Assignment, Mode, Plan
 from cleave_plan.workload.gemm import Gemm, Join
 from cleave_plan.workload.graph import Workload
-from cleave_plan.workload.joined import join
+from cleave_plan.workload.joined import product_of
 
 _PLAN_AGAIN = "make the plan again with `cleave-plan plan`"
 
@@ -66,7 +66,11 @@ def admit(plan: Plan, workload: Workload) -> dict[str, Placed]:
     placed = {}
     for assignment in plan.assignments:
         for names in assignment.products():
-            placed[names[0]] = _placed(tuple(gemms[name] for name in names), assignment, plan)
+            place = _placed(tuple(gemms[name] for name in names), assignment, plan, workload)
+            # A chain that the server computes is its GEMMs and the operators between, each in its place.
+            apart = place.gemm.chain is not None and not place.tiles
+            for part in [Placed(gemm=member, members=(member,), tiles=()) for member in place.members] if apart else [place]:
+                placed[part.members[0].name] = part
     return placed
 
 
@@ -84,14 +88,17 @@ def _assignment_of_each(plan: Plan, gemms: Mapping[str, Gemm]) -> set[str]:
     return assigned
 
 
-def _placed(members: tuple[Gemm, ...], assignment: Assignment, plan: Plan) -> Placed:
+def _placed(members: tuple[Gemm, ...], assignment: Assignment, plan: Plan, workload: Workload) -> Placed:
     tiles = assignment.tiles
     where = f"plan for {plan.model.name}: GEMM {members[0].name!r}"
     try:
-        gemm = join(members, Join(assignment.join_axis))
+        gemm = product_of(workload, members, Join(assignment.join_axis))
     except ValueError as error:
         raise InputFileError(
-            str(error), where=where, expected="members that share an operand or a result", remedy=_PLAN_AGAIN
+            str(error),
+            where=where,
+            expected="members that share an operand or a result, or are a chain of the model",
+            remedy=_PLAN_AGAIN,
         ) from None
     if assignment.mode is Mode.SERVER:
         if len(tiles):
@@ -116,10 +123,11 @@ def _placed(members: tuple[Gemm, ...], assignment: Assignment, plan: Plan) -> Pl
             raise InputFileError(
                 f"tile {place} is empty or turned round: {box}", where=where, expected="start < stop on every axis"
             )
-        if gemm.window is not None and box.k_stop - box.k_start != gemm.shape.k:
+        whole = "convolution" if gemm.window is not None else "chain" if gemm.chain is not None else ""
+        if whole and box.k_stop - box.k_start != gemm.shape.k:
             raise InputFileError(
-                f"tile {place} cuts K of a convolution", where=where,
-                expected="tiles of a convolution that hold the whole of K", remedy=_PLAN_AGAIN,
+                f"tile {place} cuts K of a {whole}", where=where,
+                expected=f"tiles of a {whole} that hold the whole of K", remedy=_PLAN_AGAIN,
             )  # fmt: skip
     flaw = cover_flaw(tiles, gemm.shape)
     if flaw is not None:

@@ -7,26 +7,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.chain import ChainProduct, Work
 from cleave_plan.kernels.quantised import NOTHING, Companions
-from cleave_plan.kernels.tile import Box, Product, accumulator, complete
+from cleave_plan.kernels.tile import Box, accumulator, complete
 
 
 class Assembly:
-    """The canonical result [batch, M, N] of a GEMM, filled tile by tile.
+    """The canonical result [batch, M, N] of a GEMM (of a chain, [batch, rows, d_v]), filled tile by tile.
 
     Tiles that hold the whole of K are placed as they come. Those that do not are partial sums: they are added in the order
     of their numbers when all are there, in the accumulator's type, so that every run gives the same bits.
     """
 
-    def __init__(self, product: Product, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
-        self._product = product
+    def __init__(self, work: Work, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
+        self._work = work
         self._along = along
         self._waiting = set(boxes)
         self._boxes = boxes
         self._partial: dict[int, Array] = {}
-        self._cut = {tile for tile, box in boxes.items() if box.k_stop - box.k_start < product.shape.k}
-        self._shape = (product.shape.batch, product.shape.m, product.shape.n)
-        self._result: Array = np.empty(self._shape, numpy_dtype(product.out_dtype))
+        self._cut = {tile for tile, box in boxes.items() if box.k_stop - box.k_start < work.shape.k}
+        self._result: Array = np.empty(work.whole_shape, numpy_dtype(work.out_dtype))
 
     def add(self, tile: int, result: Array) -> None:
         """Take in the result of ``tile``; a partial sum must stay valid until :meth:`finish`."""
@@ -34,7 +34,7 @@ class Assembly:
         if tile in self._cut:
             self._partial[tile] = result
         else:
-            self._result[_area(self._boxes[tile])] = result
+            self._result[self._work.area(self._boxes[tile])] = result
 
     @property
     def complete(self) -> bool:
@@ -43,21 +43,18 @@ class Assembly:
 
     def finish(self) -> Array:
         """The result in the GEMM's storage type; where partial sums were added, that is done here."""
-        if not self._cut and self._boxes:
+        work = self._work
+        if (not self._cut and self._boxes) or isinstance(work, ChainProduct):  # a chain has no partial sums
             return self._result
         # A product over an empty K is 0, and no tile says so.
-        sums = np.zeros(self._shape, numpy_dtype(accumulator(self._product.a_dtype)))
+        sums = np.zeros(work.whole_shape, numpy_dtype(accumulator(work.a_dtype)))
         for tile in sorted(self._partial):
-            sums[_area(self._boxes[tile])] += self._partial[tile]
+            sums[work.area(self._boxes[tile])] += self._partial[tile]
         self._partial.clear()
-        finished = complete(self._product, sums, self._along)
+        finished = complete(work, sums, self._along)
         if len(self._cut) == len(self._boxes):
             return finished
         for tile in self._cut:
-            area = _area(self._boxes[tile])
+            area = work.area(self._boxes[tile])
             self._result[area] = finished[area]
         return self._result
-
-
-def _area(box: Box) -> tuple[slice, slice, slice]:
-    return box.batch, box.rows, box.columns

@@ -13,10 +13,9 @@ from cleave_plan.execution.engines.base import Engine, Task
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.tile import cut, multiply
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
-from cleave_plan.onnx_io.products import Operands, operands_of
+from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
@@ -117,14 +116,21 @@ class Walk:
         self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
         # A pinned GEMM is a part of its node, which runs with the server's other nodes.
         own = [gemm for gemm in workload.gemms if not gemm.pinned]
-        self._levels = [
-            [gemm.name for gemm in own if gemm.level == level.index and gemm.name in placed] for level in workload.levels
-        ]
-        self._order: RunOrder = run_order(
-            imported.model.graph, imported.depth, {gemm.output: gemm.level for gemm in own}, len(self._levels)
-        )
+        first = [gemm.name for gemm in own if gemm.name in placed]
+        self._levels = [[name for name in first if placed[name].gemm.level == level.index] for level in workload.levels]
+        self._chains = {name: imported.chains[name] for name in first if placed[name].gemm.chain is not None}
+        self._order = self._run_order({gemm.output: gemm.level for gemm in own})
         self._total = sum(len(place.away) for place in placed.values())
         self._tally = _Tally()
+
+    def _run_order(self, levels: dict[str, int]) -> RunOrder:
+        """Segments and levels; ``levels`` of the outputs of single GEMMs. A chain's nodes are all in the chain's level."""
+        kept: dict[str, int] = {}
+        for found in self._chains.values():
+            levels.update(dict.fromkeys(found.outputs, found.chain.level))
+            for tensor, _ in found.sides:
+                kept[tensor] = max(kept.get(tensor, 0), found.chain.level)
+        return run_order(self._imported.model.graph, self._imported.depth, levels, len(self._levels), kept)
 
     def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
         """The outputs for ``values`` (graph inputs by name)."""
@@ -169,21 +175,27 @@ class Walk:
     def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Operands:
         """Hand the tiles of devices to the engine."""
         placed = self._placed[name]
-        lowered = operands_of(placed.gemm, placed.members, self._imported.nodes, lambda tensor: self._value(tensor, values))
+        lowered = self._lowered(name, values)
         if placed.away:
             boxes = {tile: box for tile, (_, box) in placed.away.items()}
-            self._engine.open(job, lowered.product, lowered.a, lowered.b, boxes, lowered.along)
+            self._engine.open(job, lowered.work, lowered.arrays, boxes)
         for tile, (device, box) in placed.away.items():
             self._engine.send(Task(job, tile, device, box))
         return lowered
 
+    def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
+        """The operands of a product or a chain."""
+        placed, nodes = self._placed[name], self._imported.nodes
+        if name in self._chains:
+            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._value(tensor, values))
+        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._value(tensor, values))
+
     def _begin(self, name: str, lowered: Operands) -> Assembly:
         """An assembly that holds the server's own tiles."""
         placed = self._placed[name]
-        product = lowered.product
-        assembly = Assembly(product, {tile: box for tile, (_, box) in enumerate(placed.tiles)}, lowered.along)
+        assembly = Assembly(lowered.work, {tile: box for tile, (_, box) in enumerate(placed.tiles)}, lowered.along)
         for tile, box in placed.home.items():
-            assembly.add(tile, multiply(product, cut(product, lowered.a, lowered.b, box, lowered.along), box))
+            assembly.add(tile, lowered.work.run(lowered.arrays, box)[1])
             self._tally.at_home += 1
         return assembly
 

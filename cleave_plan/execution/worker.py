@@ -18,8 +18,8 @@ from typing import NamedTuple
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.quantised import Companions
-from cleave_plan.kernels.tile import Box, Product, cut, multiply
+from cleave_plan.kernels.chain import Work
+from cleave_plan.kernels.tile import Box
 
 START = ("-P", "-c", "from cleave_plan.execution.worker import main; main()")
 """Arguments of the interpreter: nothing from the working folder, and this module under its own name (its tuples are pickled)."""
@@ -34,10 +34,8 @@ class Order(NamedTuple):
     job: int
     tile: int
     box: Box
-    product: Product
-    a: Block
-    b: Block
-    along: tuple[Block | None, ...]
+    work: Work
+    operands: tuple[Block | None, ...]
     result: Block
 
 
@@ -53,13 +51,12 @@ class Answer(NamedTuple):
 
 
 def compute(order: Order, arena: Arena) -> Answer:
-    """Multiply one tile in place; the bytes are those of its pieces and its result."""
+    """Compute one tile in place; the bytes are those of its pieces and its result."""
     begin = time.perf_counter()
-    along = Companions(*(None if block is None else arena.view(block) for block in order.along))
-    pieces = cut(order.product, arena.view(order.a), arena.view(order.b), order.box, along)
-    result = multiply(order.product, pieces, order.box)
+    operands = [None if block is None else arena.view(block) for block in order.operands]
+    nbytes, result = order.work.run(operands, order.box)
     arena.view(order.result)[...] = result
-    return Answer(order.job, order.tile, pieces.nbytes, result.nbytes, time.perf_counter() - begin)
+    return Answer(order.job, order.tile, nbytes, result.nbytes, time.perf_counter() - begin)
 
 
 def _beat(beats: Array, place: int, parent: int) -> None:

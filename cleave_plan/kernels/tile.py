@@ -6,6 +6,7 @@ all that a device does with them. Neither knows where the arrays lie: shared mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +109,27 @@ class Product:
         """Bytes that travel back."""
         g, r, c = box.result_shape
         return self.result_dtype(box).bytes_of(g * r * c)
+
+    def result_shape(self, box: Box) -> tuple[int, int, int]:
+        """(batch, rows, columns) of a tile's result."""
+        return box.result_shape
+
+    def area(self, box: Box) -> tuple[slice, ...]:
+        """Where a tile's result stands in that of the whole."""
+        return box.batch, box.rows, box.columns
+
+    @property
+    def whole_shape(self) -> tuple[int, int, int]:
+        """Shape of the whole result, [batch, M, N]."""
+        return self.shape.batch, self.shape.m, self.shape.n
+
+    def run(self, operands: Sequence[Array | None], box: Box) -> tuple[int, Array]:
+        """Bytes that a tile reads of ``operands`` (A, B and the companions, in this order), and its result."""
+        a, b, *along = operands
+        if a is None or b is None:
+            raise ValueError("an operand is absent")
+        pieces = cut(self, a, b, box, Companions(*along))
+        return pieces.nbytes, multiply(self, pieces, box)
 
 
 class Pieces(NamedTuple):

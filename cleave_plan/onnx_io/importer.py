@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import onnx
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
+from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import unknown_shapes_error
 from cleave_plan.onnx_io.elements import dtype_of
@@ -27,6 +28,7 @@ from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, le
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
+from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors
 from cleave_plan.onnx_io.traffic import bytes_moved
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, Workload
@@ -42,7 +44,8 @@ class ImportedModel:
     ``model``: functions inlined, nodes sorted, no external data loaded. ``nodes``: GEMM name -> its node. ``depth``: index
     in ``model.graph.node`` -> number of GEMM levels before the node: a server node of depth d runs just before the GEMMs
     of level d, the last ones have depth ``len(workload.levels)``. ``tensor_shapes`` and ``tensor_dtypes`` hold the
-    tensors of the outermost graph whose shape or type is known.
+    tensors of the outermost graph whose shape or type is known. ``chains``: how each chain of the workload is run, by the name
+    of its first GEMM.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class ImportedModel:
     depth: Mapping[int, int]
     tensor_shapes: Mapping[str, tuple[int, ...]]
     tensor_dtypes: Mapping[str, DType]
+    chains: Mapping[str, ChainOfNodes] = field(default_factory=dict)
 
 
 def load_model(
@@ -95,6 +99,7 @@ class _Importer:
         gemms = tuple(self._gemm(index, form) for index, forms in self.forms.items() for form in forms)
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
+        chains = self._chains(gemms, operators)
         parameters = find_parameters(self.graph, operands, self.bindings.inputs, self.file.path.parent)
         workload = Workload(
             name=self.file.path.stem,
@@ -110,6 +115,7 @@ class _Importer:
             shapes={name: tuple(int(size) for size in sizes) for name, sizes in shapes.items()},
             weights_present=parameters.present,
             notes=make_notes(operators, self.bindings, self.walk, self._shapeless_outputs()),
+            chains=tuple(found.chain for found in chains),
         )
         return ImportedModel(
             path=self.file.path,
@@ -118,7 +124,8 @@ class _Importer:
             nodes={self._name(index, form): self.graph.node[index] for index, forms in self.forms.items() for form in forms},
             depth=dict(enumerate(self.schedule.depth)),
             tensor_shapes={name: sizes for name, sizes in self.shapes.items() if sizes is not None},
-            tensor_dtypes={name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None},
+            tensor_dtypes=self._dtypes(),
+            chains={found.chain.gemms[0]: found for found in chains},
         )
 
     def _forms(self) -> dict[int, tuple[Form, ...]]:
@@ -186,6 +193,21 @@ class _Importer:
             members[gemm.level].append(place)
         live = live_bytes(self.graph, self.schedule, self.forms.keys(), self.sizes, self.constants)
         return tuple(Level(index=index, gemms=tuple(places), live_bytes=live[index]) for index, places in enumerate(members))
+
+    def _dtypes(self) -> dict[str, DType]:
+        return {name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None}
+
+    def _chains(self, gemms: tuple[Gemm, ...], operators: tuple[ServerOperator, ...]) -> tuple[ChainOfNodes, ...]:
+        by_name, moved = {gemm.name: gemm for gemm in gemms}, {operator.name: operator.bytes for operator in operators}
+        single = {index: by_name[self._name(index, forms[0])] for index, forms in self.forms.items() if len(forms) == 1}
+        return find_chains(
+            Surroundings(
+                graph=self.graph, schedule=self.schedule, shapes=self.shapes, dtypes=self._dtypes(), products=self.forms.keys(),
+                gemms=single, names=self.names, opset=self.file.opsets.get("", 1), learned=self.learned,
+                moved={index: moved[name] for index, name in enumerate(self.names) if name in moved},
+                fixed=fixed_tensors(self.graph, self.schedule, self.constants, self.shapes),
+            )
+        )  # fmt: skip
 
     def _shapeless_outputs(self) -> list[str]:
         facts = {value.name: self.facts.get(value.name, UNKNOWN) for value in self.graph.output}

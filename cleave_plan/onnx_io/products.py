@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 
 from cleave_plan.errors import ExecutionError
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.chain import Work
 from cleave_plan.kernels.quantised import NOTHING, Companions
 from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.backends import Value
+from cleave_plan.onnx_io.chains import ChainOfNodes
 from cleave_plan.onnx_io.lowering import lower
 from cleave_plan.onnx_io.rules.forms import Lowered
 from cleave_plan.workload.gemm import Gemm, Join
@@ -20,12 +22,12 @@ from cleave_plan.workload.gemm import Gemm, Join
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operands:
-    """Canonical operands of a product, and ``finish``: its canonical result -> the output tensors of all members."""
+    """Canonical operands of a product in the order of ``work.run``, companions of its B (:mod:`cleave_plan.kernels.quantised`)
+    also by name, and ``finish``: its canonical result -> the output tensors of all members."""
 
-    product: Product
-    a: Array
-    b: Array
-    along: Companions
+    work: Work
+    arrays: tuple[Array | None, ...]
+    along: Companions = NOTHING
     finish: Callable[[Array], Mapping[str, Value]]
 
 
@@ -46,9 +48,7 @@ def operands_of(
     whole = Product.of(product, first.coding)
     if len(lowered) == 1:
         finish_one = first.finish
-        return Operands(
-            product=whole, a=first.a, b=first.b, along=first.along, finish=lambda result: {names[0]: finish_one(result)}
-        )
+        return _operands(whole, first.a, first.b, first.along, lambda result: {names[0]: finish_one(result)})
     if product.join is not Join.N or not all(_share(first, other) for other in lowered[1:]):
         raise ExecutionError(
             f"its {len(lowered)} members do not share their A operand in this run", where=f"GEMM {members[0].name!r}",
@@ -63,10 +63,40 @@ def operands_of(
         }
 
     columns = -1 if first.coding is None else 1
+    b = np.concatenate([own.b for own in lowered], axis=columns)
+    return _operands(whole, first.a, b, _side_by_side([own.along for own in lowered], product.extents), finish)
+
+
+def chain_operands(
+    chain: ChainOfNodes, members: Sequence[Gemm], nodes: Mapping[str, onnx.NodeProto], value: Callable[[str], Value]
+) -> Operands:
+    """Q, K, V and the sides of ``chain``, whose GEMMs are ``members`` (scores, context).
+
+    Raises ExecutionError when a tensor has another shape in this run than the plan was made for.
+    """
+    scores, context = members
+    first = lower(nodes[scores.name], scores, [value(tensor) for tensor in nodes[scores.name].input])
+    # The probabilities never exist here: one number of their shape stands in for them, and only V is taken.
+    stand_in = np.broadcast_to(np.zeros((), numpy_dtype(context.a.dtype)), chain.probabilities)
+    second = lower(nodes[context.name], context, [stand_in, value(nodes[context.name].input[1])])
+    try:
+        sides = tuple(folding.fold(np.asarray(value(tensor))) for tensor, folding in chain.sides)
+    except ValueError as error:
+        raise ExecutionError(
+            f"what is read beside its scores has another shape in this run: {error}",
+            where=f"GEMM {scores.name!r}",
+            remedy="plan with the shapes that the data really has",
+        ) from None
     return Operands(
-        product=whole, a=first.a, b=np.concatenate([own.b for own in lowered], axis=columns),
-        along=_side_by_side([own.along for own in lowered], product.extents), finish=finish,
+        work=chain.product, arrays=(first.a, first.b, second.b, *sides),
+        finish=lambda result: {context.output: second.finish(result)},
     )  # fmt: skip
+
+
+def _operands(
+    product: Product, a: Array, b: Array, along: Companions, finish: Callable[[Array], Mapping[str, Value]]
+) -> Operands:
+    return Operands(work=product, arrays=(a, b, *along), along=along, finish=finish)
 
 
 def _share(one: Lowered, other: Lowered) -> bool:

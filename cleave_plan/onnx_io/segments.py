@@ -61,13 +61,18 @@ def segment_of(nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> Segmen
     return Segment(nodes=tuple(nodes), inputs=tuple(inputs), outputs=tuple(name for name in made if name in wanted))
 
 
-def run_order(graph: onnx.GraphProto, depth: Mapping[int, int], gemm_level: Mapping[str, int], levels: int) -> RunOrder:
-    """Segments of a graph whose node ``index`` has ``depth[index]``; ``gemm_level`` maps the output of each GEMM to its level.
+def run_order(
+    graph: onnx.GraphProto, depth: Mapping[int, int], gemm_level: Mapping[str, int], levels: int,
+    kept: Mapping[str, int] | None = None,
+) -> RunOrder:  # fmt: skip
+    """Segments of a graph whose node ``index`` has ``depth[index]``; ``gemm_level`` maps the output of each GEMM to its level,
+    and that of each node that is computed with GEMMs (in a chain). ``kept``: tensors that a level reads beside those of its
+    nodes.
 
     Constants are no nodes of a segment: they count as weights. Steps are numbered 2d for segment d and 2d + 1 for level d.
     """
     members: list[list[onnx.NodeProto]] = [[] for _ in range(levels + 1)]
-    last_read: dict[str, int] = {}
+    last_read = {name: 2 * level + 1 for name, level in (kept or {}).items()}
     for index, node in enumerate(graph.node):
         if is_constant(node):
             continue

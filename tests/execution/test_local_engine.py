@@ -40,7 +40,7 @@ def engine() -> Iterator[LocalEngine]:
     """Two workers with three identities, a slow product (integers have no BLAS) opened as job 0; stopped afterwards."""
     engine = LocalEngine(2, hang_limit_s=1.5)
     engine.start({"a": 1.0, "b": 1.0, "c": 1.0})
-    engine.open(0, PRODUCT, OPERAND, OPERAND, dict.fromkeys(range(60), WHOLE))
+    engine.open(0, PRODUCT, (OPERAND, OPERAND), dict.fromkeys(range(60), WHOLE))
     try:
         yield engine
     finally:
@@ -97,7 +97,7 @@ def test_a_stopped_worker_is_found_by_its_heartbeat(engine: LocalEngine) -> None
 def test_a_fault_in_a_tile_reaches_the_server(engine: LocalEngine) -> None:
     """A box outside the operand fails in the worker; the error says on which device and why, and the worker lives on."""
     outside = Box(0, SIZE, 0, SIZE, SIZE, 2 * SIZE, 0, 1)
-    engine.open(1, PRODUCT, OPERAND, OPERAND, {0: outside})
+    engine.open(1, PRODUCT, (OPERAND, OPERAND), {0: outside})
     engine.send(Task(1, 0, "b", outside))
     with pytest.raises(ExecutionError, match=r"tile 0 failed on b: ValueError: .* leaves the product"):
         engine.collect()
@@ -116,8 +116,9 @@ def test_stop_in_the_middle_leaves_no_process(engine: LocalEngine) -> None:
 
 def test_operands_that_are_shared_are_placed_once(engine: LocalEngine) -> None:
     """GEMMs that read the same array read the same memory."""
-    engine.open(1, PRODUCT, OPERAND, OPERAND, {0: WHOLE})
-    assert engine._jobs[0].a == engine._jobs[0].b == engine._jobs[1].a
+    engine.open(1, PRODUCT, (OPERAND, OPERAND), {0: WHOLE})
+    blocks = {*engine._jobs[0].operands, *engine._jobs[1].operands}
+    assert len(blocks) == 1
 
 
 def test_devices_are_shared_out_evenly() -> None:

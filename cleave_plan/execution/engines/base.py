@@ -1,18 +1,18 @@
 """What an engine is: it brings operands within reach of devices, sends tiles, and hands back their results.
 
-The server drives it: ``start``; per GEMM ``open``; ``send`` every tile; ``collect`` until all are back; ``close`` each
+The server drives it: ``start``; per GEMM or chain ``open``; ``send`` every tile; ``collect`` until all are back; ``close`` each
 GEMM; ``stop`` at the end, whatever happened. An engine never decides what is computed where: a task names its device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.quantised import NOTHING, Companions
-from cleave_plan.kernels.tile import Box, Product
+from cleave_plan.kernels.chain import Work
+from cleave_plan.kernels.tile import Box
 
 
 class Task(NamedTuple):
@@ -45,8 +45,8 @@ class Engine(Protocol):
     def start(self, load: Mapping[str, float]) -> None:
         """Make the device identities ready; ``load`` gives each one's share of the work, in any unit."""
 
-    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
-        """Bring canonical operands with their companions within reach and make room for the results of the tiles ``boxes``."""
+    def open(self, job: int, work: Work, operands: Sequence[Array | None], boxes: Mapping[int, Box]) -> None:
+        """Bring canonical operands (in the order of ``work.run``) within reach and make room for the results of ``boxes``."""
 
     def send(self, task: Task) -> None:
         """Hand a tile to its device; returns at once."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,8 +26,8 @@ from cleave_plan.execution.engines.base import Finished, Task
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.execution.worker import START, Answer, Order
 from cleave_plan.kernels.arrays import Array, dtype_of_array
-from cleave_plan.kernels.quantised import NOTHING, Companions
-from cleave_plan.kernels.tile import Box, Product
+from cleave_plan.kernels.chain import Work
+from cleave_plan.kernels.tile import Box
 
 POLL_S = 0.5
 """Longest wait between two looks at the heartbeats."""
@@ -58,10 +58,8 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    product: Product
-    a: Block
-    b: Block
-    along: tuple[Block | None, ...]
+    work: Work
+    operands: tuple[Block | None, ...]
     results: Mapping[int, Block]
 
 
@@ -97,12 +95,13 @@ class LocalEngine:
             self._workers.append(worker)
             self._by_device |= dict.fromkeys(devices, worker)
 
-    def open(self, job: int, product: Product, a: Array, b: Array, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
+    def open(self, job: int, work: Work, operands: Sequence[Array | None], boxes: Mapping[int, Box]) -> None:
         """Copy the operands into shared memory, once for all GEMMs that are open together and read the same array."""
         self._jobs[job] = _Job(
-            product=product, a=self._place(a), b=self._place(b),
-            along=tuple(None if array is None else self._place(array) for array in along),
-            results={tile: self._arena.allocate(box.result_shape, product.result_dtype(box)) for tile, box in boxes.items()},
+            work=work, operands=tuple(None if array is None else self._place(array) for array in operands),
+            results={
+                tile: self._arena.allocate(work.result_shape(box), work.result_dtype(box)) for tile, box in boxes.items()
+            },
         )  # fmt: skip
 
     def send(self, task: Task) -> None:
@@ -189,9 +188,7 @@ class LocalEngine:
             job = self._jobs[task.job]
             worker.in_hand[task.job, task.tile] = task
             try:
-                worker.line.send(
-                    Order(task.job, task.tile, task.box, job.product, job.a, job.b, job.along, job.results[task.tile])
-                )
+                worker.line.send(Order(task.job, task.tile, task.box, job.work, job.operands, job.results[task.tile]))
             except OSError:
                 raise self._death(worker) from None
 

@@ -1,0 +1,156 @@
+"""One tile of attention: scores of rows of Q with K, the operators between, and their product with V.
+
+Arrays are canonical: Q [batch, rows, d_k], K [batch, d_k, length], V [batch, length, d_v]; what the operators read beside the
+scores (``sides``) is [batch, rows, length] with any of these 1 where it does not vary. A tile is rows ``m_start:m_stop`` of the
+items ``batch_start:batch_stop``; its scores exist a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cleave_plan.dtypes import DType
+from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.elementwise import apply
+from cleave_plan.kernels.gemm import multiply_block
+from cleave_plan.kernels.tile import Box, Product, accumulator
+from cleave_plan.workload.gemm import GemmShape
+
+BLOCK = 1 << 20
+"""Scores that a device holds at a time (more only where one row has more)."""
+
+
+class Step(NamedTuple):
+    """One operator: ``inputs`` are places among the values (0: the scores, then the sides, then the steps' results)."""
+
+    op: str
+    inputs: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainProduct:
+    """What every tile of a chain shares: ``shape`` as the plan has it (batch, rows, depth, 1), sizes, types and steps.
+
+    ``result``: the place of the value that is multiplied by V. ``constant[s]``: whether side s is the same in every run, so
+    that it does not travel with a tile.
+    """
+
+    shape: GemmShape
+    d_k: int
+    length: int
+    d_v: int
+    dtype: DType
+    scores_dtype: DType
+    out_dtype: DType
+    steps: tuple[Step, ...]
+    result: int
+    constant: tuple[bool, ...]
+
+    def result_shape(self, box: Box) -> tuple[int, int, int]:
+        """(items, rows, d_v) of the tile's result."""
+        return box.batch_stop - box.batch_start, box.m_stop - box.m_start, self.d_v
+
+    def result_dtype(self, box: Box) -> DType:
+        """Element type of the tile's result."""
+        return self.out_dtype
+
+    def area(self, box: Box) -> tuple[slice, ...]:
+        """Where the tile's result stands in that of the whole."""
+        return box.batch, box.rows, slice(None)
+
+    @property
+    def whole_shape(self) -> tuple[int, int, int]:
+        """Shape of the whole result."""
+        return self.shape.batch, self.shape.m, self.d_v
+
+    def cut(self, operands: Sequence[Array | None], box: Box) -> ChainPieces:
+        """Views of Q, K, V and the sides (``operands`` in this order) that the tile reads.
+
+        Raises ValueError when they have other shapes, or the box leaves the chain or cuts anything but batch and rows.
+        """
+        batch, rows, depth, _ = self.shape
+        arrays = [operand for operand in operands if operand is not None]
+        wanted = ((batch, rows, self.d_k), (batch, self.d_k, self.length), (batch, self.length, self.d_v))
+        if tuple(array.shape for array in arrays[:3]) != wanted or len(arrays) != 3 + len(self.constant):
+            raise ValueError(f"operands of shapes {[array.shape for array in arrays]} instead of {wanted} and the sides")
+        for side in arrays[3:]:
+            if any(size not in (1, whole) for size, whole in zip(side.shape, (batch, rows, self.length), strict=True)):
+                raise ValueError(f"a side of shape {side.shape} does not broadcast to {(batch, rows, self.length)}")
+        inside = 0 <= box.m_start < box.m_stop <= rows and 0 <= box.batch_start < box.batch_stop <= batch
+        if not inside or box[2:6] != (0, 1, 0, depth):
+            raise ValueError(f"{box} is no tile of a chain of batch, M, K, N = {tuple(self.shape)}")
+        q, k, v, *sides = arrays
+        return ChainPieces(
+            q[box.batch, box.rows], k[box.batch], v[box.batch], tuple(_part(side, box) for side in sides), self.constant
+        )
+
+    def run(self, operands: Sequence[Array | None], box: Box) -> tuple[int, Array]:
+        """Bytes that a tile reads of ``operands`` (see :meth:`cut`), and its result."""
+        pieces = self.cut(operands, box)
+        return pieces.nbytes, self.compute(pieces, box)
+
+    def compute(self, pieces: ChainPieces, box: Box) -> Array:
+        """The tile's result, [items, rows, d_v], from its pieces alone."""
+        items, rows, _ = self.result_shape(box)
+        result = np.empty(self.result_shape(box), numpy_dtype(self.out_dtype))
+        high = min(rows, max(1, BLOCK // self.length))
+        deep = max(1, BLOCK // (high * self.length))
+        working = numpy_dtype(accumulator(self.dtype))
+        for item in range(0, items, deep):
+            some = slice(item, item + deep)
+            k, v = pieces.k[some].astype(working, copy=False), pieces.v[some].astype(working, copy=False)
+            for row in range(0, rows, high):
+                block = slice(row, row + high)
+                scores = multiply_block(pieces.q[some, block], k, working).astype(numpy_dtype(self.scores_dtype), copy=False)
+                sides = [side[_range(side, 0, some), _range(side, 1, block)] for side in pieces.sides]
+                result[some, block] = multiply_block(self._between(scores, sides), v, working)
+        return result
+
+    def _between(self, scores: Array, sides: Sequence[Array]) -> Array:
+        values = [scores, *sides]
+        for step in self.steps:
+            values.append(apply(step.op, [values[place] for place in step.inputs], step.dtype))
+        return values[self.result]
+
+
+Work = Product | ChainProduct
+"""What tiles are cut from; both run and place them by the same methods."""
+
+
+class ChainPieces(NamedTuple):
+    """What travels to a device for one tile: its rows of Q, K and V of its items, and of the sides what it reads."""
+
+    q: Array
+    k: Array
+    v: Array
+    sides: tuple[Array, ...]
+    constant: tuple[bool, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel down: a side that varies over rows with every row, any other with every item."""
+        items, rows, _ = self.q.shape
+        total = self.q.nbytes + self.k.nbytes + self.v.nbytes
+        for side, constant in zip(self.sides, self.constant, strict=True):
+            if not constant:
+                total += items * side_bytes(side.shape, side.itemsize, rows)
+        return total
+
+
+def side_bytes(shape: tuple[int, ...], size: int, rows: int) -> int:
+    """Bytes of ``rows`` rows of one item of a side of ``shape`` [batch, rows, length], of elements of ``size`` bytes."""
+    return shape[2] * size * (rows if shape[1] > 1 else 1)
+
+
+def _part(side: Array, box: Box) -> Array:
+    return side[_range(side, 0, box.batch), _range(side, 1, box.rows)]
+
+
+def _range(side: Array, axis: int, wanted: slice) -> slice:
+    """``wanted`` where the side varies along ``axis``, else its one place."""
+    return wanted if side.shape[axis] > 1 else slice(None)
