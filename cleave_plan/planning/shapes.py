@@ -29,7 +29,7 @@ from cleave_plan.planning.terms import Terms
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-WHOLE_SIDE = 64
+WHOLE_SIDE = 256
 """Sides of up to this length are taken at every integer."""
 
 _PLACES = 64
@@ -55,7 +55,8 @@ def axis_of(side: int, parts: int) -> Axis:
     """The axis of a side that is shared by up to ``parts`` devices."""
     if side <= WHOLE_SIDE:
         return Axis(side=side, places=np.arange(1.0, side + 1), whole=True)
-    return Axis(side=side, places=np.geomspace(side / (_THINNEST * parts), side, _PLACES), whole=False)
+    places = np.rint(np.geomspace(max(side / (_THINNEST * parts), 1.0), side, _PLACES))
+    return Axis(side=side, places=np.unique(places), whole=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -172,9 +173,8 @@ class Curves:
 
 def device_curves(terms: Terms, devices: DeviceColumns, T: float, down: Axis, across: Axis) -> Curves:
     """Curves of single devices; one that needs several passes may make them along either side."""
-    whole = down.whole and across.whole
-    rows = heights(terms, devices, T, across.places[:, None], whole=whole).T
-    columns = heights(terms.transposed(), devices, T, down.places[:, None], whole=whole).T
+    rows = heights(terms, devices, T, across.places[:, None], whole=True).T
+    columns = heights(terms.transposed(), devices, T, down.places[:, None], whole=True).T
     curves = Curves(
         down=down, across=across, rows=np.minimum(rows, _AMPLE * down.side), columns=np.minimum(columns, _AMPLE * across.side)
     )

@@ -6,8 +6,9 @@ device. At a trial T the shape curves of all subsets of devices (:mod:`cleave_pl
 be done, T is bisected, the cuts are read off the curves from the top, and their widths are made integers jointly
 (:mod:`cleave_plan.planning.slicing_rounding`).
 
-The columns are the shorter side. On items of up to ``WHOLE_SIDE`` rows and columns, curves are exact at every integer,
-and with up to ``EVERY_SUBSET`` devices so is the tiling: no other one by straight cuts is faster.
+The columns are the shorter side. On items of up to ``EXACT_SIDE`` rows and columns and with up to ``EVERY_SUBSET``
+devices the tiling is exact: no other one by straight cuts is faster. With more devices the subsets are those of a few
+groups that are drawn again and again (:mod:`cleave_plan.planning.slicing_search`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: f
         return None if turned is None else [(d, left, right, top, bottom) for d, top, bottom, left, right in turned]
     down, across = axis_of(terms.rows, len(order)), axis_of(terms.columns, len(order))
     item = Item(terms=terms, devices=devices.take(order), down=down, across=across)
-    if beat_s <= floor_s * (1 + item.worth):
+    if beat_s <= floor_s * (1 + item.worth) or terms.columns == 1:
         return None
     few = len(order) <= EVERY_SUBSET
     found = fastest(item, subsets(len(order)), beat_s, floor_s) if few else searched(item, beat_s, floor_s)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.heights import heights
+from cleave_plan.planning.heights import heights, pass_cap
 from cleave_plan.planning.rounding import Box
 from cleave_plan.planning.shapes import Axis, Curves, Family, device_curves, set_curves
 from cleave_plan.planning.slicing_rounding import Node, round_tree
@@ -22,13 +22,10 @@ from cleave_plan.planning.terms import Terms
 Ints = NDArray[np.int64]
 
 WORTH = 1e-3
-"""On items too large for exact curves, a tiling this near the bound is not looked for again, nor is one this near found."""
+"""A tiling this near the bound is not looked for again, and a search ends when it is this near its best."""
 
-_EXACT = 1e-9
-"""The same for items whose curves are exact."""
-
-_NEAR = 1e-3
-"""With exact curves, once the bracket is this narrow it is asked whether anything is faster than the best tiling at all."""
+EXACT_SIDE, _EXACT = 64, 1e-9
+"""Items whose sides are no longer are searched to the end: the share that is worth a search is this."""
 
 _GROWTH = 1.5
 """Cover grows about with this power of time (2 where downlinks bind, 1 where uplinks or arithmetic do)."""
@@ -59,14 +56,14 @@ class Item:
     across: Axis
 
     @property
-    def exact(self) -> bool:
-        """Curves at every integer of both sides."""
+    def whole(self) -> bool:
+        """Curves at every integer of both sides: what they say can be done."""
         return self.down.whole and self.across.whole
 
     @property
     def worth(self) -> float:
         """The share of a time that is worth a search."""
-        return _EXACT if self.exact else WORTH
+        return _EXACT if max(self.down.side, self.across.side) <= EXACT_SIDE else WORTH
 
     def curves(self, family: Family, T: float) -> Curves:
         """Curves of the sets of ``family`` at time T."""
@@ -90,9 +87,7 @@ class Item:
     def _cut(self, curves: Curves, family: Family, T: float, number: int, height: float, width: float) -> Node:
         device = family.device_of(number)
         if device is not None:
-            own = self.devices.take(np.array([device]))
-            along = bool(heights(self.terms, own, T, width, whole=self.exact)[0] >= height * (1 - 1e-9))
-            return Node(width=width, device=device, lengthwise=not along)
+            return Node(width=width, device=device, lengthwise=self._lengthwise(device, T, height, width))
         cut = curves.best_cut(family, number, height, width)
         side = height if cut.above else width
         if cut.first <= 0 or cut.first >= side:  # the other part's devices are left out
@@ -101,42 +96,56 @@ class Item:
         parts = tuple(self._cut(curves, family, T, part, *shape) for part, shape in zip(cut.parts, shapes, strict=True))
         return Node(width=width, above=cut.above, parts=parts)
 
+    def _lengthwise(self, device: int, T: float, height: float, width: float) -> bool:
+        """Does the device need passes for this rectangle, and reach more of it when they are cut across the columns?"""
+        own = self.devices.take(np.array([device]))
+        if height <= pass_cap(self.terms, own, width)[0]:
+            return False
+        rows, columns = heights(self.terms, own, T, width)[0], heights(self.terms.transposed(), own, T, height)[0]
+        return bool(columns / width > rows / height)
+
 
 def fastest(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
     """The fastest tiling by cuts of ``family``, when it takes less than ``beat_s`` seconds; none takes less than ``floor_s``."""
-    return _fastest_exact(item, family, beat_s, floor_s) if item.exact else _fastest_near(item, family, beat_s, floor_s)
+    search = _fastest_whole if item.whole else _fastest_near
+    best = search(item, family, beat_s, floor_s)
+    return best if best is not None and best[0] < beat_s else None
 
 
-def _fastest_exact(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
+def _fastest_whole(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
+    """Curves and tilings agree: every trial is rounded at once, and the next starts below what that takes."""
     low, high, best = floor_s, beat_s, None
-    trial = high * (1 - _EXACT)
+    trial = high * (1 - item.worth)
     while trial > low:
         curves = item.curves(family, trial)
         if item.cover(curves, family) >= 1:
             best = item.tiling(item.tree(curves, family, trial), trial)
             high = min(best[0], trial)
-            trial = high * (1 - _EXACT) if high - low < _NEAR * high else (low + high) / 2
         else:
             low = trial
-            trial = high * (1 - _EXACT) if high - low < _NEAR * high else (low + high) / 2
+        near = high - low < WORTH * high  # is there anything faster at all?
+        trial = high * (1 - item.worth) if near else (low + high) / 2
     return best
 
 
 def _fastest_near(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
-    low, high = floor_s, beat_s
-    trial, found, growth = beat_s * (1 - WORTH), None, _GROWTH
-    while high - low > WORTH / 4 * high:
+    """Curves are a little off: T is narrowed down by them alone, and the last cuts found are rounded."""
+    low, high, found = floor_s, beat_s, None
+    trial = beat_s * (1 - item.worth)
+    while high - low > WORTH / 2 * high:
         curves = item.curves(family, trial)
-        cover = item.cover(curves, family)
-        if cover >= 1:
+        off = item.cover(curves, family) ** (1 / _GROWTH)
+        if off >= 1:
             high, found = trial, (curves, trial)
         elif found is None:
             return None
         else:
             low = trial
-        guess = trial / cover ** (1 / growth) * (1 + WORTH / 8)
-        trial = guess if low < guess < high else (low + high) / 2
+        if 1 <= off < 1 + WORTH / 4:
+            break
+        guess = trial / off * (1 + WORTH / 8)
+        trial = guess if off >= 1 and guess > low else (low + high) / 2
     if found is None:
         return None
-    best = item.tiling(item.tree(found[0], family, found[1]), found[1])
-    return best if best[0] < beat_s else None
+    curves, T = found
+    return item.tiling(item.tree(curves, family, T), T)

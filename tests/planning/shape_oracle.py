@@ -8,7 +8,6 @@ rows). Seconds of one device are those of planning.md section 1, written out for
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
