@@ -105,12 +105,20 @@ def server_seconds(gemm: Gemm, server: Server) -> float:
 
 
 def server_rate(gemm: Gemm, server: Server) -> float:
-    """FLOP/s that ``server`` reaches on ``gemm`` at the most: its rate, on a chain with the operators in between."""
-    rate = server.rate(gemm.dtype)
-    if gemm.chain is None:
+    """FLOP/s that ``server`` reaches on ``gemm`` or on any tile of it at the most.
+
+    Its rate, on a chain with the operators in between; on a product no more than its memory feeds, and no tile moves fewer
+    bytes for a FLOP than the whole (a convolution's input left out: a tile may skip what the whole is charged for).
+    """
+    rate, bandwidth = server.rate(gemm.dtype), server.memory_bandwidth_bytes_per_s
+    if gemm.macs == 0:
         return rate
+    if gemm.chain is None:
+        _, m, k, n = gemm.shape
+        bits = k * n * gemm.b.dtype.bits + m * n * gemm.out_dtype.bits + (0 if gemm.window else m * k * gemm.a.dtype.bits)
+        return min(rate, 2.0 * m * k * n * bandwidth / (bits / 8))
     per_flop = gemm.chain.between_bytes / (2.0 * gemm.shape.k)
-    return 1 / (1 / rate + per_flop / server.memory_bandwidth_bytes_per_s)
+    return 1 / (1 / rate + per_flop / bandwidth)
 
 
 def level_time(load: Load, fleet: Fleet) -> LevelTime:

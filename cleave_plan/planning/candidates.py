@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -67,11 +68,14 @@ class Candidates:
         return self.columns[gemm.dtype]
 
     def links(self, gemm: Gemm, copies: int = 1) -> Links:
-        """The servers' links together, and the arithmetic that ``copies`` such GEMMs can use (one server each), if allowed."""
+        """The servers' links together, and the arithmetic that ``copies`` such GEMMs can use (one server each), if allowed.
+
+        Every result ends on the first server, wherever its weights are: what is received is received by that one.
+        """
         servers = self.fleet.servers
         return Links(
             egress=sum(server.egress_bytes_per_s for server in servers),
-            ingress=sum(server.ingress_bytes_per_s for server in servers),
+            ingress=servers[0].ingress_bytes_per_s,
             flop_per_s=self._server_rate(gemm, copies) if self.server_allowed else 0.0,
         )
 
@@ -95,7 +99,8 @@ class Candidates:
     def collect(self, progress: Progress) -> None:
         """Fill ``classes``, ``choices`` and ``bounds``; raises InfeasibleError when a GEMM fits nowhere."""
         self.classes = level_classes(self.workload)
-        spots = placements(self.fleet)
+        weights = sum(self.view.original.parameters.values())
+        spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
         for number, level in enumerate(self.classes):
             progress(number, len(self.classes), "pricing tilings")
             joint = self._joint(level)
@@ -149,9 +154,26 @@ class Candidates:
 
     def _weight_bytes(self, part: Part) -> float:
         """Bytes that the part's parameters take on the servers (a weight derived from another is counted with that one)."""
+        return self._counted_once * part.copies * self._operand_bytes(part)
+
+    def _operand_bytes(self, part: Part) -> float:
+        """Bytes of the parameters that one copy of the part uses."""
         sizes = self.view.original.parameters
         members = self.view.members[part.gemm.name]
-        return float(part.copies * sum(sizes.get(operand.tensor, 0) for member in members for operand in (member.a, member.b)))
+        return float(sum(sizes.get(operand.tensor, 0) for member in members for operand in (member.a, member.b)))
+
+    @cached_property
+    def _counted_once(self) -> float:
+        """The parameters' bytes over the sum of all their uses (tied weights, dX beside forward).
+
+        One server holds a tensor once, however many GEMMs use it. With several, uses may be apart: each counts whole.
+        """
+        uses = sum(level.count * part.copies * self._operand_bytes(part) for level in self.classes for part in level.parts)
+        if uses == 0 or len(self.fleet.servers) > 1:
+            return 1.0
+        original = self.view.original
+        used = {operand.tensor for gemm in original.gemms for operand in (gemm.a, gemm.b)}
+        return sum(size for tensor, size in original.parameters.items() if tensor in used) / uses
 
     def _bound(self, level: LevelClass) -> float:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
@@ -197,17 +219,26 @@ def _at_home(options: list[Option], homes: tuple[int, ...]) -> list[Option]:
     ]
 
 
-def placements(fleet: Fleet) -> list[Placement]:
-    """Each server alone and, when there are several, striped over all of them in proportion to their egress."""
-    single = [Placement(servers=(place,), shares=(1.0,)) for place in range(len(fleet.servers))]
-    if len(single) == 1:
-        return single
-    egress = np.array([server.egress_bytes_per_s for server in fleet.servers])
-    weight = np.where(np.isinf(egress), 1.0, egress) if not np.isinf(egress).any() else np.isinf(egress).astype(float)
-    used = np.flatnonzero(weight > 0)
-    shares = weight[used] / weight[used].sum()
-    striped = Placement(servers=tuple(used.tolist()), shares=tuple(shares.tolist()))
-    return [*single, striped] if len(used) > 1 else single
+def placements(fleet: Fleet, base_memory: Sequence[float], weights: float) -> list[Placement]:
+    """Each server alone and, when there are several, striped over all of them in proportion to their egress.
+
+    Where some server has no room for all ``weights``, stripes in proportion to the memory that ``base_memory`` leaves are
+    offered too, so that what fits all servers together has a place.
+    """
+    found = [Placement(servers=(place,), shares=(1.0,)) for place in range(len(fleet.servers))]
+    capacity = np.array([server.memory_bytes for server in fleet.servers])
+    room = np.maximum(capacity - np.array(base_memory), 0.0)
+    scales = [np.array([server.egress_bytes_per_s for server in fleet.servers])]
+    if room.min() < weights:
+        scales.append(room)
+    for scale in scales:
+        parts = np.isinf(scale).astype(float) if np.isinf(scale).any() else scale
+        used = np.flatnonzero(parts > 0)
+        shares = parts[used] / max(parts.sum(), 1e-300)
+        striped = Placement(servers=tuple(used.tolist()), shares=tuple(shares.tolist()))
+        if len(used) > 1 and striped not in found:
+            found.append(striped)
+    return found
 
 
 def base_memory(workload: Workload, fleet: Fleet) -> list[float]:
