@@ -10,6 +10,7 @@ from onnx import helper
 
 from cleave_plan.onnx_io.facts import Fact
 from cleave_plan.onnx_io.operators import operator_of
+from cleave_plan.onnx_io.quantised_pairs import Pairs
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.rules.builder import OWN, Builder, DeclinedError
 
@@ -30,8 +31,11 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
     """
     graph = file.model.graph
     nodes: list[onnx.NodeProto] = []
-    origins: dict[str, Origin] = {}
-    for node, name in zip(graph.node, names, strict=True):
+    found, stood_for = Pairs(graph, facts).rewrite(names)
+    origins = {name: Origin(name, op) for name, op in stood_for.items()}
+    place = {output: at for at, node in enumerate(graph.node) for output in node.output if output}
+    for node in found:
+        name = node.name if node.domain == OWN else names[place[next(filter(None, node.output))]]
         operator = operator_of(node)
         if operator is None or operator.expand is None:
             nodes.append(node)

@@ -18,6 +18,7 @@ from cleave_plan.onnx_io.rules import (
     deformable,
     einsum,
     packed,
+    pairs,
     products,
     quantised,
     recurrent,
@@ -41,6 +42,8 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (MICROSOFT, "DynamicQuantizeLSTM"): recurrent.QUANTISED_LAYER, (OWN, "Recurrence"): recurrent.RECURRENCE,
     ("", "Attention"): attention.ATTENTION, (MICROSOFT, "Attention"): attention_microsoft.ATTENTION,
     (MICROSOFT, "QAttention"): attention_microsoft.QATTENTION, (MICROSOFT, "MultiHeadAttention"): attention_microsoft.MULTI_HEAD,
+    (OWN, "QuantisedMatMul"): pairs.QUANTISED_MATMUL, (OWN, "QuantisedGemm"): pairs.QUANTISED_GEMM,
+    (OWN, "QuantisedConv"): pairs.QUANTISED_CONV, (OWN, "PackedMatMul"): pairs.PACKED_MATMUL,
 }  # fmt: skip
 
 

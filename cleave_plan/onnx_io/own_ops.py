@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx.reference.op_run import OpRun
 
+from cleave_plan.dtypes import DType
+from cleave_plan.kernels.arrays import dtype_of_array
+from cleave_plan.kernels.tile import Box, Product, cut, multiply
 from cleave_plan.onnx_io import masks
+from cleave_plan.onnx_io.lowering import lower
+from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.recurrence import Array
 from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.rules.recurrent import take_steps
+from cleave_plan.workload.gemm import Gemm, Operand, Role
 
 
 class Recurrence(OpRun):  # type: ignore[misc]
@@ -50,4 +58,63 @@ class AttentionBias(OpRun):  # type: ignore[misc]
         )
 
 
-OWN_OPERATORS: list[type] = [AttentionBias, KeyMask, Recurrence]
+class _Product(OpRun):  # type: ignore[misc]
+    """A product of our own that the server computes as one tile."""
+
+    op_domain = OWN
+
+    def _run(self, *arrays: Array | None, **_: Any) -> tuple[Array]:
+        return (whole_product(self.onnx_node, list(arrays), self.result_dtype(arrays)),)
+
+    def result_dtype(self, arrays: Sequence[Array | None]) -> np.dtype[Any]:
+        """The type of the result: that of Y's zero point (or uint8) when Y has a scale, else that of A's scale."""
+        scale, y_scale, y_zero = ((*arrays, *[None] * 9)[place] for place in (1, 7, 8))
+        if y_scale is None:
+            return np.dtype(np.float32) if scale is None else scale.dtype
+        return np.dtype(np.uint8) if y_zero is None else y_zero.dtype
+
+
+class QuantisedMatMul(_Product):
+    """A MatMul between dequantised operands."""
+
+
+class QuantisedGemm(_Product):
+    """A Gemm between dequantised operands."""
+
+
+class QuantisedConv(_Product):
+    """A Conv between dequantised operands."""
+
+
+class PackedMatMul(_Product):
+    """A MatMul by packed weights."""
+
+    def result_dtype(self, arrays: Sequence[Array | None]) -> np.dtype[Any]:
+        """That of A."""
+        return np.dtype(np.float32) if arrays[0] is None else arrays[0].dtype
+
+
+def whole_product(node: onnx.NodeProto, arrays: list[Array | None], dtype: np.dtype[Any]) -> Array:
+    """What a node with one GEMM gives, by way of its canonical form; ``dtype`` is the type of its result."""
+    operator = operator_of(node)
+    if operator is None:
+        raise ValueError(f"{node.op_type} has no rule")
+    (form,) = operator.forms(node, [None if array is None else array.shape for array in arrays])
+    operands = []
+    for place in (form.a or 0, form.b or 0):
+        array = arrays[place]
+        if array is None:
+            raise ValueError(f"operand {place} is absent")
+        operands.append(Operand(tensor="", role=Role.ACTIVATION, dtype=dtype_of_array(array)))
+    gemm = Gemm(
+        name=node.name, node=node.name, op=node.op_type, shape=form.shape, a=operands[0], b=operands[1], output="",
+        out_dtype=DType(dtype.name), level=0, window=form.window,
+    )  # fmt: skip
+    lowered = lower(node, gemm, arrays)
+    batch, m, k, n = gemm.shape
+    box = Box(0, m, 0, n, 0, k, 0, batch)
+    product = Product.of(gemm, lowered.coding)
+    return lowered.finish(multiply(product, cut(product, lowered.a, lowered.b, box, lowered.along), box))
+
+
+OWN_OPERATORS: list[type] = [AttentionBias, KeyMask, PackedMatMul, QuantisedConv, QuantisedGemm, QuantisedMatMul, Recurrence]

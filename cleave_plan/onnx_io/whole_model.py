@@ -30,6 +30,14 @@ _QUANTISED = frozenset(
         "ConvInteger",
         "QLinearMatMul",
         "QLinearConv",
+        "QGemm",
+        "QAttention",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "QuantisedMatMul",
+        "QuantisedGemm",
+        "QuantisedConv",
     }
 )
 
