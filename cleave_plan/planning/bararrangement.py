@@ -194,8 +194,8 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit)
 
 
 def _bar(
-    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, int, int, int], along: tuple[int, int], seconds: float,
-) -> list[Box]:  # fmt: skip
+    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, ...], along: tuple[int, int], seconds: float
+) -> list[Box]:
     """The boxes of one bar: its depth over its members."""
     own = devices.take(members)
     tall, wide = across[1] - across[0], across[3] - across[2]
@@ -208,6 +208,6 @@ def _bar(
     k = along[0]
     for device, deep in zip(members.tolist(), rounded(share, along[1] - along[0]).tolist(), strict=True):
         if deep:
-            boxes.append((device, *across, k, k + deep))
+            boxes.append((device, across[0], across[1], across[2], across[3], k, k + deep))
         k += deep
     return boxes

@@ -10,6 +10,7 @@ again. T follows what the strips cover. Where few footprints fit the plane, seve
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.bararrangement import Arrangement, Fit, boxes_of, fitted
 from cleave_plan.planning.barlayout import best_strips
+from cleave_plan.planning.barsearch import refined
 from cleave_plan.planning.batched import balanced_groups
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.groups import SQUARE, Abilities, abilities, filled, improved, members
@@ -46,7 +48,15 @@ _TRIALS, _ROUNDS = 5, 2
 """Trial times, and groupings with the shape that the layout before them had."""
 
 _KEPT = 4
-"""Stacks of slabs whose times are found exactly."""
+"""Stacks of slabs whose times are found exactly (three times as many in a longer search)."""
+
+_PLACES, _CLOSER = (10, 14, 18, 22, 26), 0.99
+"""Intervals of devices in the turns of a longer search, and the time for which slabs are then made, of the best known."""
+
+_POOL, _STEPS = 3, 1500
+"""Arrangements that are annealed in turn, and the steps of one turn."""
+
+Found = tuple[Arrangement, Fit]
 
 
 def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: float = 0.0) -> Iterator[list[VolumeBox]]:
@@ -73,34 +83,50 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
     yield boxes
 
 
-def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> tuple[Arrangement, Fit] | None:
+def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> Found | None:
+    """The arrangement of least time that was found for one item."""
+    deadline = time.monotonic() + budget_s
     floor_s = volume_bound(terms, devices, _FREE)
-    found = _best(terms, devices, [_grouped(terms, devices, floor_s * _ABOVE, SEED)], floor_s)
-    few = terms.area / float(abilities(terms, devices, floor_s).cut.mean()) < FEW and len(devices) > 1
-    if few and terms.depth > 1:
-        count = 8 if len(devices) <= 128 else 6
-        T = floor_s * _ABOVE_SLABS if found is None else min(found[1].seconds, floor_s * _ABOVE_SLABS)
+    pool = _fits(terms, devices, [_grouped(terms, devices, floor_s * _ABOVE, SEED)], floor_s)
+    footprints = terms.area / max(float(abilities(terms, devices, floor_s).cut.mean()), 1e-300)
+    few = footprints < FEW and len(devices) > 1 and terms.depth > 1
+    if few:
+        T = min([floor_s * _ABOVE_SLABS, *(fit.seconds for _, fit in pool)])
         able = abilities(terms, devices, T, terms.depth / 2)
-        stacks = partitions(terms, able, even_places(able, count), _KEPT, SEED)
-        stacked = _best(terms, devices, stacks, T)
-        found = min((f for f in (found, stacked) if f is not None), key=lambda f: f[1].seconds, default=None)
-    return found
+        count = 8 if len(devices) <= 128 else 6
+        pool += _fits(terms, devices, partitions(terms, able, even_places(able, count), _KEPT, SEED), T)
+    if pool and budget_s > 0:
+        pool = _searched(terms, devices, pool, few, deadline)
+    return min(pool, key=_seconds, default=None)
 
 
-def _best(
-    terms: Terms, devices: DeviceColumns, stacks: Sequence[tuple[Slab, ...]], near_s: float
-) -> tuple[Arrangement, Fit] | None:
-    """The stack of least time, and its sizes."""
-    best: tuple[Arrangement, Fit] | None = None
-    for stack in stacks:
-        place = arranged(stack)
-        fit = fitted(terms, devices, place, near_s)
-        if fit is not None and (best is None or fit.seconds < best[1].seconds):
-            best = place, fit
-    return best
+def _searched(terms: Terms, devices: DeviceColumns, pool: list[Found], few: bool, deadline: float) -> list[Found]:
+    """Ever finer stacks of slabs and annealing, in turns, until the ``deadline``."""
+    turn = 0
+    while time.monotonic() < deadline:
+        if few and turn < len(_PLACES):
+            T = min(map(_seconds, pool)) * _CLOSER
+            able = abilities(terms, devices, T, terms.depth / 2)
+            stacks = partitions(terms, able, even_places(able, _PLACES[turn]), 3 * _KEPT, SEED)
+            pool += _fits(terms, devices, stacks, T)
+        pool = sorted(pool, key=_seconds)[:_POOL]
+        place, fit = pool[turn % min(_POOL, len(pool))]
+        pool += _fits(terms, devices, [refined(terms, devices, place, fit, _STEPS, deadline, SEED + turn)], fit.seconds)
+        turn += 1
+    return pool
 
 
-def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> tuple[Slab, ...]:
+def _seconds(found: Found) -> float:
+    return found[1].seconds
+
+
+def _fits(terms: Terms, devices: DeviceColumns, places: Sequence[Arrangement], near_s: float) -> list[Found]:
+    """Those of ``places`` that can be done, with their sizes."""
+    fits = [(place, fitted(terms, devices, place, near_s)) for place in places]
+    return [(place, fit) for place, fit in fits if fit is not None]
+
+
+def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> Arrangement:
     """One slab of whole depth: that of the trial time which covered the plane best for its length."""
     found: list[tuple[float, Slab]] = []
     group: Ints | None = None
@@ -111,7 +137,7 @@ def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> tuple
         found.append((T, slab))
         if abs(share - 1) < 3e-4:
             break
-    return (min(found, key=lambda trial: trial[0])[1],)
+    return arranged([min(found, key=lambda trial: trial[0])[1]])
 
 
 def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> Slab:

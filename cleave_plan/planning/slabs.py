@@ -63,7 +63,7 @@ def slab_of(terms: Terms, able: Abilities, devices: Ints, seed: int) -> Slab | N
     return best if best is not None and best.strips.share >= _FEASIBLE else None
 
 
-def partitions(terms: Terms, able: Abilities, places: Ints, keep: int, seed: int) -> list[tuple[Slab, ...]]:
+def partitions(terms: Terms, able: Abilities, places: Ints, keep: int, seed: int) -> list[Arrangement]:
     """The ``keep`` deepest stacks of slabs, deepest first; intervals of devices in order of p end at ``places``."""
     order = np.argsort(-able.cut, kind="stable")
     ends = np.unique(np.concatenate([[0], places, [len(order)]]))
@@ -80,7 +80,7 @@ def partitions(terms: Terms, able: Abilities, places: Ints, keep: int, seed: int
                 stacks += [(depth + slab.depth, (*stack, slab)) for depth, stack in best[start]]
         stacks.sort(key=lambda stack: -stack[0])
         best.append(stacks[:keep])
-    return [stack for _, stack in best[-1]]
+    return [arranged(stack) for _, stack in best[-1]]
 
 
 def even_places(able: Abilities, count: int, shift: float = 0.0) -> Ints:
