@@ -73,20 +73,3 @@ def _additive(mask: Array, keys: int, dtype: Any) -> Array:
         ends = [(0, 0)] * (added.ndim - 1) + [(0, keys - added.shape[-1])]
         added = np.pad(added, ends, constant_values=hidden)
     return added
-
-
-def window_mask(
-    last: Array, *, queries: int, keys: int, window: int, dtype: Any
-) -> Array:  # fmt: skip
-    """GroupQueryAttention's mask [batch, 1, queries, keys]: ``last`` [batch] is the place of the last query.
-
-    A query sees the keys up to itself, and of those only the last ``window`` (-1: all).
-    """
-    at = last.reshape(-1, 1, 1, 1) - (queries - 1) + np.arange(queries)[:, None]
-    place = np.arange(keys)
-    seen = place <= at
-    if window >= 0:
-        seen = seen & (place > at - window)
-    # A row of padding sees nothing; its first key stands in, so that the row stays a number.
-    seen = seen | ((at < 0) & (place == 0))
-    return np.where(seen, np.array(0, dtype), np.array(np.finfo(dtype).min, dtype))

@@ -13,6 +13,7 @@ from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of, may_hold_matrix_work
 from cleave_plan.onnx_io.rules import (
     attention,
+    attention_grouped,
     attention_microsoft,
     convolutions,
     deformable,
@@ -44,6 +45,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (MICROSOFT, "QAttention"): attention_microsoft.QATTENTION, (MICROSOFT, "MultiHeadAttention"): attention_microsoft.MULTI_HEAD,
     (OWN, "QuantisedMatMul"): pairs.QUANTISED_MATMUL, (OWN, "QuantisedGemm"): pairs.QUANTISED_GEMM,
     (OWN, "QuantisedConv"): pairs.QUANTISED_CONV, (OWN, "PackedMatMul"): pairs.PACKED_MATMUL,
+    (MICROSOFT, "GroupQueryAttention"): attention_grouped.GROUP_QUERY,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import dtype_of_array
 from cleave_plan.kernels.tile import Box, Product, cut, multiply
 from cleave_plan.onnx_io import masks
+from cleave_plan.onnx_io.grouped import Cache, window_mask
 from cleave_plan.onnx_io.lowering import lower
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.recurrence import Array
@@ -56,6 +57,27 @@ class AttentionBias(OpRun):  # type: ignore[misc]
         return masks.attention_bias(
             mask, used, queries=queries, keys=keys, past=past, causal=bool(causal), left=left, right=right, dtype=np.dtype(dtype)
         )
+
+
+class GroupedHeads(OpRun):  # type: ignore[misc]
+    """What GroupQueryAttention does before its products: q, and the keys and values in the cache."""
+
+    op_domain = OWN
+
+    def _run(
+        self, *arrays: Array | None, heads: int, key_heads: int, keys: int, rotated: int, interleaved: int
+    ) -> tuple[Array, ...]:
+        cache = Cache(heads=heads, key_heads=key_heads, keys=keys, rotated=bool(rotated), interleaved=bool(interleaved))
+        return cache.prepared([*arrays, *[None] * 10][:10])
+
+
+class WindowMask(OpRun):  # type: ignore[misc]
+    """GroupQueryAttention's mask, added to the scores."""
+
+    op_domain = OWN
+
+    def _run(self, last: Array, longest: Array, *, queries: int, keys: int, window: int, dtype: str) -> tuple[Array]:
+        return (window_mask(last, longest, queries=queries, keys=keys, window=window, dtype=np.dtype(dtype)),)
 
 
 class _Product(OpRun):  # type: ignore[misc]
@@ -117,4 +139,6 @@ def whole_product(node: onnx.NodeProto, arrays: list[Array | None], dtype: np.dt
     return lowered.finish(multiply(product, cut(product, lowered.a, lowered.b, box, lowered.along), box))
 
 
-OWN_OPERATORS: list[type] = [AttentionBias, KeyMask, PackedMatMul, QuantisedConv, QuantisedGemm, QuantisedMatMul, Recurrence]
+OWN_OPERATORS: list[type] = [
+    AttentionBias, GroupedHeads, KeyMask, PackedMatMul, QuantisedConv, QuantisedGemm, QuantisedMatMul, Recurrence, WindowMask,
+]  # fmt: skip
