@@ -35,16 +35,23 @@ __all__ = [
 
 
 def load_onnx(
-    path: str | Path, *, dims: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+    path: str | Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    training: bool = False,
 ) -> Workload:
     """The work of one batch of an ONNX model; weights are not read.
 
-    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs. Raises InputFileError for a file that is not a
-    model, and an error that names each dimension that is still open.
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs. ``training``: the work of a training step, with the
+    gradient GEMMs of every GEMM derived from the forward ones. Raises InputFileError for a file that is not a model, and
+    an error that names each dimension that is still open.
     """
     from cleave_plan.onnx_io.importer import load_model
+    from cleave_plan.workload.backward import training_workload
 
-    return load_model(Path(path), dims=dims or {}, shapes=shapes or {}).workload
+    forward = load_model(Path(path), dims=dims or {}, shapes=shapes or {}).workload
+    return training_workload(forward) if training else forward
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -170,12 +177,12 @@ def verify(plan: Plan, workload: Workload | None = None, fleet: Fleet | None = N
 
 
 def load_model_of(plan: Plan, path: str | Path) -> Workload:
-    """The model at ``path`` with the dimensions and shapes that ``plan`` was made with.
+    """The model at ``path`` with the dimensions and shapes that ``plan`` was made with, and for training if it was.
 
     Raises AnswerIsNoError when it does not have them, so that it must be another model than the plan's.
     """
     try:
-        return load_onnx(path, dims=plan.dims, shapes=plan.shapes)
+        return load_onnx(path, dims=plan.dims, shapes=plan.shapes, training=plan.training)
     except UsageError as error:
         raise AnswerIsNoError(
             f"the plan was made for another model, {plan.model.name!r}: in this one, {error.what}",

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import gathered, input_file, json_option, shape_options
+from cleave_plan.cli.options import gathered, input_file, json_option, shape_options, training_option
 from cleave_plan.cli.output import emit_json
 
 EPILOG = """\b
 Examples:
   cleave-plan inspect model.onnx
   cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128
+  cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128 --training
   cleave-plan inspect resnet.onnx --shape image=1x3x224x224 --all
   cleave-plan inspect model.onnx --json | python -m json.tool
 """
@@ -21,10 +22,16 @@ Examples:
 @click.command(epilog=EPILOG, short_help="List the matrix multiplications of a model, its totals, and what the server runs.")
 @click.argument("model", type=input_file)
 @shape_options
+@training_option
 @click.option("--all", "every", is_flag=True, help="List each GEMM instead of one row for identical ones.")
 @json_option
 def inspect(
-    model: Path, dims: tuple[tuple[str, int], ...], shapes: tuple[tuple[str, tuple[int, ...]], ...], every: bool, as_json: bool
+    model: Path,
+    dims: tuple[tuple[str, int], ...],
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    training: bool,
+    every: bool,
+    as_json: bool,
 ) -> None:
     """List the matrix multiplications of MODEL, its totals, and what the server will run.
 
@@ -34,7 +41,7 @@ def inspect(
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.workload import workload_document, workload_text
 
-    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"))
+    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), training=training)
     if as_json:
         emit_json(workload_document(workload))
     else:

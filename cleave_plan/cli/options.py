@@ -117,6 +117,12 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, callback=remember_json, help=text)(command)
 
 
+def training_option(command: Command) -> Command:
+    """``--training``: a training step instead of a forward pass."""
+    text = "Take a whole training step: the forward pass, and the gradients of every GEMM derived from it."
+    return click.option("--training", is_flag=True, help=text)(command)
+
+
 def shape_options(command: Command) -> Command:
     """``--dim`` and ``--shape``: sizes that the file leaves open."""
     command = click.option(

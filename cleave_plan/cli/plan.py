@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import gathered, input_file, json_option, output_file, seconds, shape_options
+from cleave_plan.cli.options import gathered, input_file, json_option, output_file, seconds, shape_options, training_option
 from cleave_plan.cli.output import emit_json
 
 EPILOG = """\b
 Examples:
   cleave-plan plan model.onnx --fleet fleet.yaml -o plan.json
   cleave-plan plan gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml -o plan.json
+  cleave-plan plan gpt.onnx --training --dim batch=8 --dim seq=128 --fleet fleet.yaml -o plan.json
   cleave-plan plan resnet.onnx --shape image=8x3x224x224 --fleet fleet.yaml -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers 2 --gap 0.01 --time-limit 30 -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers main,spare --without server -o plan.json --json
@@ -27,6 +28,7 @@ SWITCHES = ("server",)
     "--fleet", "fleet_file", metavar="FILE", required=True, type=input_file, help="Fleet file (YAML): devices and servers."
 )
 @shape_options
+@training_option
 @click.option("--servers", metavar="N|NAMES", help="Use the first N servers of the fleet, or the named ones (a,b). Default: all.")
 @click.option(
     "--without", multiple=True, type=click.Choice(SWITCHES), help="Switch a choice off; server: no GEMM stays on a server."
@@ -54,6 +56,7 @@ def plan(
     fleet_file: Path,
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    training: bool,
     servers: str | None,
     without: tuple[str, ...],
     gap: float,
@@ -75,7 +78,7 @@ def plan(
     fleet = load_fleet(fleet_file)
     if servers is not None:
         fleet = with_servers(fleet, _server_choice(servers))
-    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"))
+    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), training=training)
     with progress_bar("planning") as progress:
         made = make_plan(workload, fleet, without=without, gap=gap, time_limit_s=time_limit, progress=progress)
     save_plan(made, output)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cleave_plan.errors import InputFileError
 from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.assembly import Assembly
 from cleave_plan.execution.engines.base import Engine, Task
@@ -62,9 +63,14 @@ def run(
 
     ``inputs`` maps every graph input to its array. ``workers`` is the number of processes (default: one per core), over
     which the plan's devices are shared out; ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or
-    "reference"). Raises InputFileError when model, plan and inputs do not belong together or weights are missing,
-    ExecutionError when a worker is lost or a node cannot be run.
+    "reference"). Raises InputFileError when model, plan and inputs do not belong together, weights are missing
+    or the plan is for training, ExecutionError when a worker is lost or a node cannot be run.
     """
+    if plan.training:
+        raise InputFileError(
+            "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
+            expected="a plan made without --training", remedy="plan the model again without --training to run it",
+        )  # fmt: skip
     imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes)
     placed = admit(plan, imported.workload)
     values = check_inputs(imported, inputs)

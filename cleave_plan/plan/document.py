@@ -195,6 +195,9 @@ class PlanDocument(_Document):
     fleet: Annotated[ReferenceDocument, _of("The fleet that the plan was made for.")]
     dims: Annotated[dict[str, Size], _of("Symbolic dimensions of the model as they were bound, by name.")]
     shapes: Annotated[dict[str, tuple[Size, ...]], _of("Input shapes as they were bound, by input name.")]
+    training: Annotated[
+        bool, _of("Whether the plan is for a training step (backward GEMMs included), not for a forward pass alone.")
+    ]
     settings: Annotated[dict[str, str], _of("The planner's options in words, by option name.")]
     device_names: Annotated[
         tuple[Name, ...],

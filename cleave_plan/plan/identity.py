@@ -12,10 +12,14 @@ from cleave_plan.workload.graph import Workload
 
 
 def same_model(plan: Plan, workload: Workload) -> Iterator[Finding]:
-    """The plan was made for this model file, with the dimensions and shapes that ``workload`` was loaded with."""
+    """The plan was made for this model file, with the dimensions, shapes and phases that ``workload`` has."""
     yield from _same_file(Code.MODEL, plan.model, workload)
     if dict(plan.dims) != dict(workload.dims):
         yield _bindings("dims", dict(plan.dims), dict(workload.dims))
+    if plan.training != workload.training:
+        stated_phase, given_phase = _phase(plan.training), _phase(workload.training)
+        sentence = f"the plan was made for {stated_phase}, the model is loaded for {given_phase}"
+        yield Finding(code=Code.BINDINGS, where="$.training", sentence=sentence)
     stated, given_shapes = _tuples(plan.shapes), _tuples(workload.shapes)
     if stated != given_shapes:
         yield _bindings("shapes", stated, given_shapes)
@@ -69,6 +73,10 @@ def _same_file(code: Code, made_for: Reference, given: Workload | Fleet) -> Iter
 def _bindings(field: str, stated: object, given: object) -> Finding:
     sentence = f"the plan was made with {stated}, the model is loaded with {given}"
     return Finding(code=Code.BINDINGS, where=f"$.{field}", sentence=sentence)
+
+
+def _phase(training: bool) -> str:
+    return "a training step" if training else "a forward pass"
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

@@ -130,7 +130,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """A whole plan. ``dims``/``shapes`` are the bindings it was made with; ``settings`` the planner's options in words."""
+    """A whole plan. ``dims``/``shapes`` are the bindings it was made with; ``settings`` the planner's options in words.
+
+    ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's.
+    """
 
     model: Reference
     fleet: Reference
@@ -143,6 +146,7 @@ class Plan:
     predicted: Predicted
     solver: SolverReport
     notes: tuple[str, ...] = ()
+    training: bool = False
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property

@@ -65,7 +65,7 @@ def make_plan(
     return Plan(
         model=Reference(name=workload.name, sha256=workload.sha256),
         fleet=Reference(name=fleet.name, sha256=fleet.sha256),
-        dims=dict(workload.dims), shapes=dict(workload.shapes),
+        dims=dict(workload.dims), shapes=dict(workload.shapes), training=workload.training,
         settings={"without": ",".join(sorted(without)), "gap": f"{gap:g}", "time_limit_s": f"{time_limit_s:g}"},
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),

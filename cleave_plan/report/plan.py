@@ -16,7 +16,7 @@ DEVICES_SHOWN = 16
 def plan_text(plan: Plan, screen: Screen) -> str:
     """The terminal summary of ``plan``; every number has its unit and says which cost it comes from."""
     sheet = Sheet(screen)
-    sheet.heading(f"Plan of {plan.model.name} over {plan.fleet.name}")
+    sheet.heading(f"Plan of {'a training step of ' if plan.training else ''}{plan.model.name} over {plan.fleet.name}")
     sheet.facts(_headline(plan))
     good, sentence = worth(plan.predicted)
     sheet.verdict(sentence, good=good)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
 from cleave_plan.units import Unit, format_value
-from cleave_plan.workload.gemm import Gemm, Operand, Role
+from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
 from cleave_plan.workload.graph import ServerOperator, TensorInfo, Workload
 
 _COLUMNS = (
@@ -21,7 +21,12 @@ _COLUMNS = (
 
 
 def weight_elements(gemm: Gemm) -> int:
-    """Elements of the operands that are parameters (a weight that two GEMMs share counts in both)."""
+    """Elements of the operands that are parameters (a weight that two GEMMs share counts in both).
+
+    In a training step a weight counts with its forward GEMM and not again with the gradient that reads it.
+    """
+    if gemm.phase is not Phase.FORWARD:
+        return 0
     shape = gemm.shape
     a = shape.batch * shape.m * shape.k if gemm.a.role is Role.PARAMETER else 0
     b = shape.batch * shape.k * shape.n if gemm.b.role is Role.PARAMETER else 0
@@ -39,6 +44,7 @@ def workload_document(workload: Workload) -> dict[str, Any]:
         "model": {"name": workload.name, "sha256": workload.sha256, "weights_present": workload.weights_present},
         "dims": dict(workload.dims),
         "shapes": {name: list(shape) for name, shape in workload.shapes.items()},
+        "training": workload.training,
         "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.inputs],
         "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.outputs],
         "gemms": [_gemm_document(gemm) for gemm in workload.gemms],
@@ -86,7 +92,7 @@ def _operator_document(operator: ServerOperator) -> dict[str, Any]:
 def workload_text(workload: Workload, screen: Screen, *, every: bool = False) -> str:
     """The terminal report of ``inspect``; identical GEMMs share a row unless ``every`` is set."""
     sheet = Sheet(screen)
-    sheet.heading(f"Model {workload.name}")
+    sheet.heading(f"Model {workload.name}{', a training step' if workload.training else ''}")
     sheet.facts(_model_facts(workload))
     sheet.heading("Matrix multiplications")
     groups = [(gemm,) for gemm in workload.gemms] if every else list(workload.classes().values())
@@ -110,6 +116,8 @@ def workload_text(workload: Workload, screen: Screen, *, every: bool = False) ->
 def _model_facts(workload: Workload) -> list[Fact]:
     weights = "weights present" if workload.weights_present else "weights absent: it can be planned, not run"
     sizes = ", ".join(f"{name}={size}" for name, size in workload.dims.items())
+    if workload.training:
+        weights += "; bytes include gradients and optimizer state"
     widest = max((len(level.gemms) for level in workload.levels), default=0)
     facts = [
         Fact("inputs", count(len(workload.inputs)), ", ".join(_tensor(tensor) for tensor in workload.inputs)),

@@ -34,7 +34,12 @@ BACKWARD_TRAFFIC = 2
 
 
 def training_workload(forward: Workload) -> Workload:
-    """``forward`` with its backward GEMMs, levels, operators and the memory that training needs."""
+    """``forward`` with its backward GEMMs, levels, operators and the memory that training needs.
+
+    Raises ValueError for a workload that has them already.
+    """
+    if forward.training:
+        raise ValueError(f"{forward.name} is a training step already")
     depth = len(forward.levels)
     gemms = list(forward.gemms)
     levels = list(forward.levels)
@@ -50,7 +55,7 @@ def training_workload(forward: Workload) -> Workload:
     return replace(
         forward, gemms=tuple(gemms), levels=tuple(levels), server_operators=_operators(forward, len(levels)),
         parameters=_with_state(forward), notes=(*forward.notes, *_notes(forward)),
-        chains=_chains(forward, gemms),
+        chains=_chains(forward, gemms), training=True,
     )  # fmt: skip
 
 

@@ -74,8 +74,9 @@ class Workload:
 
     ``sha256`` is of the model file (weights beside it not included); ``dims`` are the symbolic dimensions as bound;
     ``shapes`` the input shapes as bound; ``parameters`` maps each weight tensor to its bytes (tied weights once).
-    ``chains`` are GEMMs that can be computed as one, none being in two. ``notes`` are sentences that a user must see
-    (assumptions, operators that were not recognised).
+    ``chains`` are GEMMs that can be computed as one, none being in two. ``training``: a whole training step, backward GEMMs
+    included, not only a forward pass. ``notes`` are sentences that a user must see (assumptions, operators that were not
+    recognised).
     """
 
     name: str
@@ -92,6 +93,7 @@ class Workload:
     weights_present: bool = True
     notes: tuple[str, ...] = ()
     chains: tuple[Chain, ...] = ()
+    training: bool = False
 
     @property
     def gemm_macs(self) -> int:

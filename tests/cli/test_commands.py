@@ -214,3 +214,31 @@ def test_python_says_the_same(files: Files) -> None:
     x = np.ones((64, 256), np.float32)
     outputs = cleave_plan.run(plan, files.model, {"x": x})
     np.testing.assert_allclose(outputs["logits"], forward(files.model, x), rtol=1e-4, atol=1e-5)
+
+
+def test_training(files: Files, tmp_path: Path) -> None:
+    """A training step is inspected, planned and checked as one; `check` derives the same work from the plan file alone."""
+    sizes = [files.model, "--dim", "batch=64"]
+    assert "a training step" in text(cleave("inspect", *sizes, "--training"))
+    forward, step = (document(cleave("inspect", *sizes, *more, "--json")) for more in ([], ["--training"]))
+    assert (forward["training"], step["training"]) == (False, True)
+    first = 64 * 256 * 1024  # fc1 reads the data, towards which nothing is computed
+    assert step["totals"]["gemm_macs"] == 3 * forward["totals"]["gemm_macs"] - first
+    assert [gemm["name"] for gemm in step["gemms"][3:]] == ["head.dX", "head.dW", "fc2.dX", "fc2.dW", "fc1.dW"]
+    plan = tmp_path / "plan.json"
+    shown = text(cleave("plan", *sizes, "--training", "--fleet", files.fleet, "-o", plan))
+    assert "Plan of a training step of mlp over three" in shown
+    assert json.loads(plan.read_text())["training"] is True
+    assert document(cleave("check", plan, "--model", files.model, "--fleet", files.fleet, "--json"))["ok"] is True
+
+
+def test_a_plan_for_training_is_no_plan_for_a_forward_pass(files: Files, tmp_path: Path) -> None:
+    """`run` refuses it in words; a plan that claims the other phase does not pass `check`."""
+    plan = tmp_path / "plan.json"
+    text(cleave("plan", files.model, "--dim", "batch=64", "--training", "--fleet", files.fleet, "-o", plan))
+    result = cleave("run", plan, "--model", files.model)
+    assert result.exit_code == 4
+    assert "training step" in result.stderr
+    assert "without --training" in result.stderr
+    plan.write_text(plan.read_text().replace('"training": true', '"training": false'))
+    assert cleave("check", plan, "--model", files.model, "--fleet", files.fleet).exit_code == 1

@@ -93,6 +93,7 @@ def random_plans(draw: st.DrawFn) -> Plan:
         settings=draw(st.dictionaries(names, st.text(st.characters(exclude_categories=["Cs"])), max_size=2)),
         device_names=devices, server_names=servers, assignments=draw(random_assignments(len(devices), servers)),
         predicted=draw(random_predicted()), solver=solver, notes=tuple(draw(st.lists(names, max_size=2))),
+        training=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -166,5 +167,6 @@ BAD_DOCUMENTS: dict[str, tuple[Edit, str, str]] = {
     "memory in words": (
         set_at("predicted", "device_memory_bytes", "d0", value="1 GB"), "$.predicted.device_memory_bytes", "float",
     ),
+    "training in words": (set_at("training", value="yes"), "$.training", "bool"),
     "settings in numbers": (set_at("settings", "gap", value=0.001), "$.settings", "str"),
 }  # fmt: skip
