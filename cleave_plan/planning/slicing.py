@@ -25,7 +25,7 @@ from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 
-EVERY_SUBSET = 8
+EVERY_SUBSET = 10
 """Up to this many devices all subsets are tried."""
 
 MOST = 16
