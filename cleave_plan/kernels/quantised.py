@@ -115,6 +115,15 @@ def requantised(sums: Array, along: Companions, dtype: np.dtype[Any]) -> Array:
     return result
 
 
+def dynamically_quantised(x: Array) -> tuple[Array, Array, Array]:
+    """``x`` as uint8 over its own range (which always holds 0), its scale and its zero point: DynamicQuantizeLinear."""
+    low, high = (np.float32(bound) for bound in (min(0.0, x.min(initial=0.0)), max(0.0, x.max(initial=0.0))))
+    scale = np.float32(1) if low == high else (high - low) / np.float32(255)
+    zero = np.rint(np.clip(-low / scale, 0, 255)).astype(np.uint8)
+    codes = np.clip(np.rint(x / scale) + np.float32(zero), 0, 255).astype(np.uint8)
+    return codes, np.asarray(scale, np.float32), np.asarray(zero)
+
+
 def decoded(coding: Coding, codes: Array, along: Companions, inner: slice, working: np.dtype[Any]) -> Array:
     """Weights [batch, K, N] of the range ``inner`` of K from the bytes that hold it, [batch, N, bytes]."""
     first = inner.start * coding.bits // 8 * 8 // coding.bits

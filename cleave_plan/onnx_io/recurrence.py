@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cleave_plan.kernels.quantised import dynamically_quantised
+
 Array = NDArray[Any]
 Activation = Callable[[Array], Array]
 
@@ -62,7 +64,10 @@ def _applied(function: Callable[[Array, Any, Any], Array], alpha: float, beta: f
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layer:
-    """One recurrent layer: ``kind``, directions, activations of all directions in order, and the attributes that change steps."""
+    """One recurrent layer: ``kind``, directions, activations of all directions in order, and the attributes that change steps.
+
+    ``scales`` [directions, gates * H or 1]: R holds integers of these scales, and each step quantises its hidden state.
+    """
 
     kind: str
     direction: str
@@ -70,6 +75,7 @@ class Layer:
     clip: float = 0.0
     input_forget: bool = False
     linear_before_reset: bool = False
+    scales: Array | None = None
 
     def run(
         self, given: Array, recurrent: Array, bias: Array | None, lengths: Array | None, hidden: Array | None,
@@ -94,12 +100,13 @@ class Layer:
             weights = recurrent[d].astype(wide).T
             terms = np.zeros((2, weights.shape[1]), wide) if bias is None else bias[d].astype(wide).reshape(2, -1)
             peeps = None if peepholes is None else peepholes[d].astype(wide).reshape(3, size)
+            scale = None if self.scales is None else self.scales[d]
             backward = self.direction == "reverse" or d == 1
             for step in range(steps):
                 alive = step < ends
                 at = np.where(alive, ends - 1 - step, 0) if backward else np.full(batch, step)
                 x = given[at, np.arange(batch), d].astype(wide)
-                h, c = self._step(x, states[0, d], states[1, d], weights, terms, peeps, functions)
+                h, c = self._step(x, states[0, d], states[1, d], weights, scale, terms, peeps, functions)
                 keep = alive[:, None]
                 states[0, d], states[1, d] = np.where(keep, h, states[0, d]), np.where(keep, c, states[1, d])
                 out[at[alive], d, alive.nonzero()[0]] = h[alive]
@@ -107,11 +114,12 @@ class Layer:
         return out.astype(given.dtype), h, c
 
     def _step(
-        self, x: Array, h: Array, c: Array, weights: Array, bias: Array, peeps: Array | None, f: Sequence[Activation]
-    ) -> tuple[Array, Array]:
+        self, x: Array, h: Array, c: Array, weights: Array, scale: Array | None, bias: Array, peeps: Array | None,
+        f: Sequence[Activation],
+    ) -> tuple[Array, Array]:  # fmt: skip
         """The next hidden state and cell."""
         if self.kind == "LSTM":
-            return self._lstm(x + h @ weights + bias[0] + bias[1], c, peeps, f)
+            return self._lstm(x + _times(h, weights, scale) + bias[0] + bias[1], c, peeps, f)
         if self.kind == "GRU":
             return self._gru(x + bias[0], h, weights, bias[1], f), c
         return f[0](self._clipped(x + h @ weights + bias[0] + bias[1])), c
@@ -139,3 +147,13 @@ class Layer:
 
     def _clipped(self, x: Array) -> Array:
         return np.clip(x, -self.clip, self.clip) if self.clip else x
+
+
+def _times(h: Array, weights: Array, scale: Array | None) -> Array:
+    """``h @ weights``; by quantised states where the weights are integers of ``scale``."""
+    if scale is None:
+        plain: Array = h @ weights
+        return plain
+    codes, step, zero = dynamically_quantised(h)
+    product: Array = ((codes.astype(h.dtype) - zero) @ weights) * (step * scale)
+    return product

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.quantised import Companions
+from cleave_plan.kernels.quantised import Companions, dynamically_quantised
 from cleave_plan.onnx_io.attributes import get_float, get_int
 from cleave_plan.onnx_io.rules.convolutions import conv_form, images_of, kernels_of
 from cleave_plan.onnx_io.rules.forms import Array, Arrays, Form, Lowered, Operator, Sizes, in_type, needed, operand, optional
@@ -145,15 +145,6 @@ def _lower_to_float(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered
 def _dynamic_forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     shape = matmul_shape(needed(sizes, 0), needed(sizes, 1))
     return (Form(shape=shape, a_dtype=DType.UINT8, out_dtype=DType.FLOAT32),)
-
-
-def dynamically_quantised(x: Array) -> tuple[Array, Array, Array]:
-    """``x`` as uint8 over its own range (which always holds 0), its scale and its zero point: DynamicQuantizeLinear."""
-    low, high = (np.float32(bound) for bound in (min(0.0, x.min(initial=0.0)), max(0.0, x.max(initial=0.0))))
-    scale = np.float32(1) if low == high else (high - low) / np.float32(255)
-    zero = np.rint(np.clip(-low / scale, 0, 255)).astype(np.uint8)
-    codes = np.clip(np.rint(x / scale) + np.float32(zero), 0, 255).astype(np.uint8)
-    return codes, np.asarray(scale, FLOAT), np.asarray(zero)
 
 
 def _lower_dynamic(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:
