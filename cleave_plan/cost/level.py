@@ -115,7 +115,7 @@ def server_rate(gemm: Gemm, server: Server) -> float:
         return rate
     if gemm.chain is None:
         _, m, k, n = gemm.shape
-        bits = k * n * gemm.b.dtype.bits + m * n * gemm.out_dtype.bits + (0 if gemm.window else m * k * gemm.a.dtype.bits)
+        bits = k * n * gemm.b.bits + m * n * gemm.out_dtype.bits + (0 if gemm.window else m * k * gemm.a.bits)
         return min(rate, 2.0 * m * k * n * bandwidth / (bits / 8))
     per_flop = gemm.chain.between_bytes / (2.0 * gemm.shape.k)
     return 1 / (1 / rate + per_flop / bandwidth)

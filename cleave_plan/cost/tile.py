@@ -165,7 +165,7 @@ def work_of(gemm: Gemm, tiles: Tiles) -> TileWork:
     """Bytes and FLOP of each tile, wherever it is computed."""
     if gemm.chain is not None:
         return _chain_work(gemm, gemm.chain, tiles)
-    shape, a_size, b_size = gemm.shape, gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
+    shape, a_size, b_size = gemm.shape, gemm.a.bits / 8, gemm.b.bits / 8
     r, c = tiles.m_stop - tiles.m_start, tiles.n_stop - tiles.n_start
     k, g = tiles.k_stop - tiles.k_start, tiles.batch_stop - tiles.batch_start
     if gemm.window is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -161,7 +161,10 @@ class _Importer:
     def _gemm(self, index: int, form: Form) -> Gemm:
         node = self.graph.node[index]
         name = self._name(index, form)
-        a, b = self._operand(node, form.a, form.a_dtype, f"{name}:a"), self._operand(node, form.b, form.b_dtype, f"{name}:b")
+        a = self._operand(node, form.a, form.a_dtype, f"{name}:a")
+        b = self._operand(node, form.b, form.b_dtype, f"{name}:b")
+        if form.b_scales:
+            b = replace(b, scale_bits=self._scale_bits(node, form))
         output = next(name for name in node.output if name)
         out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
         origin = self.origins.get(node.name, Origin(self.names[index], node.op_type))
@@ -169,6 +172,12 @@ class _Importer:
             name=name, node=origin.name, op=origin.op, shape=form.shape, window=form.window, a=a, b=b, output=output,
             out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
         )  # fmt: skip
+
+    def _scale_bits(self, node: onnx.NodeProto, form: Form) -> float:
+        """Bits of the scales and zero points of B for each of its elements; 0 where their sizes are not known."""
+        names = [node.input[place] for place in form.b_scales if place < len(node.input) and node.input[place]]
+        elements = form.shape.batch * form.shape.k * form.shape.n
+        return 8 * sum(self.sizes.get(name) or 0 for name in names) / max(elements, 1)
 
     def _name(self, index: int, form: Form) -> str:
         return f"{self.names[index]}/{form.part}" if form.part else self.names[index]

@@ -149,8 +149,8 @@ def tile_work(gemm: Gemm, box: tuple[int, ...], batch: int) -> TileWork:
     cut_inside = depth < gemm.shape.k
     sum_size = gemm.a.dtype.accumulator_bits / 8
     return TileWork(
-        a_item=_a_elements(gemm, m_start, m_stop, depth) * gemm.a.dtype.bits / 8,
-        b_item=depth * columns * gemm.b.dtype.bits / 8,
+        a_item=_a_elements(gemm, m_start, m_stop, depth) * gemm.a.bits / 8,
+        b_item=depth * columns * gemm.b.bits / 8,
         c_item=rows * columns * sum_size,
         up_bytes=batch * rows * columns * (sum_size if cut_inside else gemm.out_dtype.bits / 8),
         flop=2 * batch * rows * columns * depth,
@@ -178,7 +178,7 @@ def _buffer_bytes(gemm: Gemm) -> float:
     """One row and one column of whole depth; of a chain, one row with its scores and its result."""
     if gemm.chain is not None:
         return gemm.chain.stream_bytes
-    return gemm.shape.k * (gemm.a.dtype.bits + gemm.b.dtype.bits) / 8
+    return gemm.shape.k * (gemm.a.bits + gemm.b.bits) / 8
 
 
 def _fraction(device: Device, flop: int) -> float:

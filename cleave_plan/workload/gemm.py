@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from cleave_plan.dtypes import DType
@@ -65,13 +65,20 @@ class Role(StrEnum):
 class Operand:
     """One operand of a GEMM: the ONNX tensor's name, its role and its element type.
 
-    ``learned``: whether an activation depends on a parameter, so that a training step needs its gradient.
+    ``learned``: whether an activation depends on a parameter, so that a training step needs its gradient. ``scale_bits``: bits
+    of scales and zero points that travel with each element of packed weights, on average.
     """
 
     tensor: str
     role: Role
     dtype: DType
     learned: bool = True
+    scale_bits: float = 0.0
+
+    @property
+    def bits(self) -> float:
+        """Bits of one element on the link and in memory, with its share of scales."""
+        return self.dtype.bits + self.scale_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +145,7 @@ class ClassKey(NamedTuple):
     shape: GemmShape
     phase: Phase
     a: tuple[Role, DType]
-    b: tuple[Role, DType]
+    b: tuple[Role, DType, float]
     out_dtype: DType
     window: ConvWindow | None
     repeats: int
@@ -194,8 +201,8 @@ class Gemm:
     def class_key(self) -> ClassKey:
         """The identity under which the planner shares one decision."""
         return ClassKey(
-            self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype), self.out_dtype, self.window,
-            self.repeats, bool(self.pinned), (self.join, self.extents), self.chain,
+            self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype, self.b.scale_bits), self.out_dtype,
+            self.window, self.repeats, bool(self.pinned), (self.join, self.extents), self.chain,
         )  # fmt: skip
 
     @property
@@ -212,7 +219,7 @@ class Gemm:
         """Bytes of the B operand; what a chain sends once for each item."""
         if self.chain is not None:
             return self.shape.batch * self.chain.item_bytes
-        return self.b.dtype.bytes_of(self.shape.batch * self.shape.k * self.shape.n)
+        return ceil(self.shape.batch * self.shape.k * self.shape.n * self.b.bits / 8)
 
     @property
     def out_bytes(self) -> int:

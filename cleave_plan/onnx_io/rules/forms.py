@@ -30,7 +30,8 @@ class Form:
 
     ``a`` and ``b`` are the places of the operands among the node's inputs, None for a tensor that the node makes itself (of
     the type of its first input). ``a_dtype``, ``b_dtype`` and ``out_dtype`` say the element types that travel where they are
-    not those of the tensors (packed weights, an operand quantised on the way). ``part`` names the GEMM within a node that
+    not those of the tensors (packed weights, an operand quantised on the way), ``b_scales`` the places of scales and zero points
+    that travel with B. ``part`` names the GEMM within a node that
     holds several. ``repeats`` and ``pinned`` are those of :class:`cleave_plan.workload.gemm.Gemm`.
     """
 
@@ -40,6 +41,7 @@ class Form:
     window: ConvWindow | None = None
     a_dtype: DType | None = None
     b_dtype: DType | None = None
+    b_scales: tuple[int, ...] = ()
     out_dtype: DType | None = None
     part: str = ""
     repeats: int = 1

@@ -36,7 +36,7 @@ def _forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
         return (Form(shape=shape, b_dtype=DType.UINT8, pinned=f"weights of {bits} bits in blocks of {block}"),)
     reordered = len(node.input) > _REORDERING and bool(node.input[_REORDERING])
     pinned = "its groups of weights are not in order along K" if reordered else ""
-    return (Form(shape=shape, b_dtype=_CODES[bits], pinned=pinned),)
+    return (Form(shape=shape, b_dtype=_CODES[bits], b_scales=(2, 3), pinned=pinned),)
 
 
 def _lower(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:

@@ -119,7 +119,7 @@ def _packed_forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     a, b = needed(sizes, 0), needed(sizes, 1)
     if not a or len(b) != 2 or a[-1] != b[0]:
         raise ShapeContradictionError(f"operands {list(a)} and {list(b)} do not fit")
-    return (Form(shape=GemmShape(1, prod(a[:-1]), *b)),)
+    return (Form(shape=GemmShape(1, prod(a[:-1]), *b), b_scales=(2, 3)),)
 
 
 def _lower_packed(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:
