@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Device, Fleet, Server
     from cleave_plan.fleet.figures import Figure
+    from cleave_plan.plan.difference import Difference
     from cleave_plan.plan.plan import Plan
     from cleave_plan.plan.verify import Verdict
+    from cleave_plan.planning.sweep import Sweep
     from cleave_plan.profiles.database import ProfileDatabase
     from cleave_plan.profiles.machine import MachineMeasurement
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_fleet", "load_inputs", "load_model_of",
-    "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet", "save_outputs",
-    "save_plan", "verify", "verify_run", "with_servers",
+    "diff_plans", "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_fleet", "load_inputs",
+    "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet", "save_outputs",
+    "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -149,6 +151,56 @@ def make_plan(
     from cleave_plan.planning.planner import make_plan as plan
 
     return plan(workload, fleet, without=frozenset(without), gap=gap, time_limit_s=time_limit_s, progress=progress)
+
+
+def sweep_plans(
+    model: str | Path,
+    fleet: Fleet,
+    over: str,
+    values: Iterable[int],
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    training: bool = False,
+    progress: Progress = silent,
+    **options: Any,
+) -> Sweep:
+    """A plan for each of ``values`` of ``over``: "devices" (the first n of the fleet), "servers" (the first n), or the
+    name of a symbolic dimension of the model ("batch"); and the knee of the curve.
+
+    ``options`` are those of :func:`make_plan`. Raises UsageError for values that the fleet or the model does not have.
+    """
+    from cleave_plan.planning.subfleet import restored, some_devices
+    from cleave_plan.planning.sweep import sweep
+
+    wanted, known = list(values), len(fleet.devices)
+    if not wanted or min(wanted) < 1 or (over == "devices" and max(wanted) > known):
+        most = f" and at most {known}" if over == "devices" else ""
+        raise UsageError(
+            f"{over} = {wanted} asked for", where=f"fleet {fleet.name}", expected=f"whole numbers of 1 or more{most}"
+        )
+    fixed = None
+    if over in ("devices", "servers"):
+        fixed = load_onnx(model, dims=dims, shapes=shapes, training=training)
+
+    def case(value: int) -> tuple[Workload, Fleet]:
+        workload = fixed or load_onnx(model, dims={**(dims or {}), over: value}, shapes=shapes, training=training)
+        if over == "servers":
+            return workload, with_servers(fleet, value)
+        return workload, some_devices(fleet, range(value)) if over == "devices" else fleet
+
+    def planned(workload: Workload, some: Fleet) -> Plan:
+        whole = dataclasses.replace(fleet, servers=some.servers)
+        return restored(make_plan(workload, some, **options), whole, range(len(some.devices)))
+
+    return sweep(over, wanted, case, planned, throughput=fixed is None, progress=progress)
+
+
+def diff_plans(before: Plan, after: Plan) -> Difference:
+    """What changed from one plan to another: what they were made for, what they predict, and who computes what."""
+    from cleave_plan.plan.difference import difference
+
+    return difference(before, after)
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import click
 
 from cleave_plan.cli.check import check
+from cleave_plan.cli.diff import diff
 from cleave_plan.cli.failures import FailingGroup
 from cleave_plan.cli.fleet import fleet
 from cleave_plan.cli.inspect import inspect
@@ -54,7 +55,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, fleet, profile, plan, check, run):
+for _command in (inspect, fleet, profile, plan, check, diff, run):
     cleave_plan.add_command(_command)
 
 

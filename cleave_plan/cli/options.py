@@ -77,6 +77,14 @@ def figure_setting(text: str) -> tuple[str, str, str]:
     return match[1], match[2], value
 
 
+def sweep_axis(text: str) -> tuple[str, tuple[int, ...]]:
+    """``AXIS=8,16,32``: devices, servers or a symbolic dimension, and the values to plan for."""
+    axis, _, values = text.rpartition("=")
+    if not axis or not values:
+        raise click.BadParameter(f"{text!r} is not AXIS=INT,INT,..., for example devices=8,16,32")
+    return axis, tuple(_size(value.strip(), axis) for value in values.split(","))
+
+
 def seconds(text: str) -> float:
     """A time above 0 with its unit ("30 s", "2 min"); a plain number is seconds."""
     from cleave_plan.units import Unit, is_number, parse

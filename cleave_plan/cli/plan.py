@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleave_plan.cli.options import gathered, input_file, json_option, output_file, seconds, shape_options, training_option
+from cleave_plan.cli.options import (
+    gathered,
+    input_file,
+    json_option,
+    output_file,
+    seconds,
+    shape_options,
+    sweep_axis,
+    training_option,
+)
 from cleave_plan.cli.output import emit_json
+from cleave_plan.errors import UsageError
+
+if TYPE_CHECKING:
+    from cleave_plan.fleet.device import Fleet
 
 EPILOG = """\b
 Examples:
@@ -17,9 +31,11 @@ Examples:
   cleave-plan plan resnet.onnx --shape image=8x3x224x224 --fleet fleet.yaml -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers 2 --gap 0.01 --time-limit 30 -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers main,spare --without server -o plan.json --json
+  cleave-plan plan model.onnx --dim batch=8 --fleet fleet.yaml --sweep devices=2,4,8,16
+  cleave-plan plan model.onnx --fleet fleet.yaml --sweep batch=1,8,64 -o knee.json
 """
 
-SWITCHES = ("server",)
+SWITCHES = ("chains", "level-joint", "server", "shared")
 
 
 @click.command(epilog=EPILOG, short_help="Plan one batch of a model over a fleet, with a bound and a gap.")
@@ -31,7 +47,11 @@ SWITCHES = ("server",)
 @training_option
 @click.option("--servers", metavar="N|NAMES", help="Use the first N servers of the fleet, or the named ones (a,b). Default: all.")
 @click.option(
-    "--without", multiple=True, type=click.Choice(SWITCHES), help="Switch a choice off; server: no GEMM stays on a server."
+    "--without",
+    multiple=True,
+    type=click.Choice(SWITCHES),
+    help="Switch a choice off. Repeatable. server: no GEMM stays on a server; shared: GEMMs that share an operand are not cut "
+    "as one; chains: nor is attention; level-joint: GEMMs of a level do not share the fleet by groups.",
 )
 @click.option(
     "--gap",
@@ -49,7 +69,16 @@ SWITCHES = ("server",)
     show_default=True,
     help="Time after which the integer program returns the best it has; a plain number is seconds.",
 )
-@click.option("-o", "--output", metavar="FILE", required=True, type=output_file, help="Where to write the plan (JSON).")
+@click.option(
+    "--sweep",
+    metavar="AXIS=INT,...",
+    type=sweep_axis,
+    help="Plan for several numbers of devices or servers (the first of the fleet), or sizes of a symbolic dimension, and "
+    "print the curve and its knee.",
+)
+@click.option(
+    "-o", "--output", metavar="FILE", type=output_file, help="Where to write the plan (JSON); of a sweep, the plan at the knee."
+)
 @json_option
 def plan(
     model: Path,
@@ -61,7 +90,8 @@ def plan(
     without: tuple[str, ...],
     gap: float,
     time_limit: float,
-    output: Path,
+    sweep: tuple[str, tuple[int, ...]] | None,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Plan one batch of MODEL over the devices and servers of a fleet, and write the plan.
@@ -75,18 +105,52 @@ def plan(
     from cleave_plan.report.plan import plan_text
     from cleave_plan.report.tables import Screen
 
+    if sweep is None and output is None:
+        raise UsageError("no place for the plan", where="--output", expected="-o FILE (only with --sweep it may be left out)")
     fleet = load_fleet(fleet_file)
     if servers is not None:
         fleet = with_servers(fleet, _server_choice(servers))
-    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), training=training)
+    sizes: dict[str, Any] = {
+        "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "training": training,
+    }  # fmt: skip
+    options: dict[str, Any] = {"without": without, "gap": gap, "time_limit_s": time_limit}
+    if sweep is not None:
+        _sweep(model, fleet, sweep, output, as_json, sizes | options)
+        return
+    workload = load_onnx(model, **sizes)
     with progress_bar("planning") as progress:
-        made = make_plan(workload, fleet, without=without, gap=gap, time_limit_s=time_limit, progress=progress)
-    save_plan(made, output)
+        made = make_plan(workload, fleet, **options, progress=progress)
+    if output is not None:
+        save_plan(made, output)
     if as_json:
         emit_json(plan_document(made))
     else:
         click.echo(plan_text(made, Screen.of_stdout()))
         click.echo(f"\nplan written to {output}")
+
+
+def _sweep(
+    model: Path, fleet: Fleet, axis: tuple[str, tuple[int, ...]], output: Path | None, as_json: bool, options: dict[str, Any]
+) -> None:
+    """Print the curve over ``axis``, and write the plan at its knee if a place is given."""
+    from cleave_plan.api import save_plan, sweep_plans
+    from cleave_plan.report.bars import progress_bar
+    from cleave_plan.report.sweep import sweep_document, sweep_text
+    from cleave_plan.report.tables import Screen
+
+    over, values = axis
+    if over in options["dims"]:
+        raise UsageError(f"{over!r} is both swept and bound", where="--sweep", remedy=f"leave out --dim {over}=...")
+    with progress_bar("planning") as progress:
+        found = sweep_plans(model, fleet, over, values, **options, progress=progress)
+    if output is not None and found.knee_plan is not None:
+        save_plan(found.knee_plan, output)
+    if as_json:
+        emit_json(sweep_document(found))
+        return
+    click.echo(sweep_text(found, Screen.of_stdout(), model=model.stem, fleet=fleet.name))
+    if output is not None and found.knee_plan is not None:
+        click.echo(f"\nplan of the knee written to {output}")
 
 
 def _server_choice(text: str) -> int | list[str]:

@@ -143,6 +143,11 @@ CASES = [
     Case("no servers of that number", lambda f, t: [*planning(f, t), "--servers", "3"], 2, ("3 servers",)),
     Case("no server of that name", lambda f, t: [*planning(f, t), "--servers", "attic"], 2, ("attic", "home")),
     Case("a gap of 1", lambda f, t: [*planning(f, t), "--gap", "1"], 2, ("--gap",)),
+    Case("no place for the plan", lambda f, t: planning(f, t)[:-2], 2, ("-o FILE", "--sweep")),
+    Case("a sweep over nothing", lambda f, t: [*planning(f, t), "--sweep", "devices"], 2, ("--sweep", "devices=8,16,32")),
+    Case("a sweep over too many", lambda f, t: [*planning(f, t), "--sweep", "devices=4"], 2, ("at most 3",)),
+    Case("a sweep over what is bound", lambda f, t: [*planning(f, t), "--sweep", "batch=1,2"], 2, ("both swept and bound",)),
+    Case("no such plan to compare", lambda f, t: ["diff", f.plan, t / "none.json"], 4, ("none.json",)),
     Case("no time", lambda f, t: [*planning(f, t), "--time-limit", "0"], 2, ("--time-limit",)),
     Case(
         "nowhere to write",

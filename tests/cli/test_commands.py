@@ -14,7 +14,9 @@ from click.testing import Result
 
 from cleave_plan.api import load_fleet, load_plan
 from cleave_plan.cli.fleet import PRESETS
+from cleave_plan.cli.plan import SWITCHES
 from cleave_plan.fleet.synthetic import PRESETS as KNOWN_PRESETS
+from cleave_plan.planning.planner import SWITCHES as KNOWN_SWITCHES
 
 
 def document(result: Result) -> Any:
@@ -242,3 +244,37 @@ def test_a_plan_for_training_is_no_plan_for_a_forward_pass(files: Files, tmp_pat
     assert "without --training" in result.stderr
     plan.write_text(plan.read_text().replace('"training": true', '"training": false'))
     assert cleave("check", plan, "--model", files.model, "--fleet", files.fleet).exit_code == 1
+
+
+def test_diff(files: Files, tmp_path: Path) -> None:
+    """Two plans of one model: the setting that differs and the GEMMs that move; a plan and itself."""
+    other = tmp_path / "other.json"
+    text(cleave("plan", files.model, "--dim", "batch=64", "--fleet", files.fleet, "--without", "server", "-o", other))
+    shown = text(cleave("diff", files.plan, other))
+    for words in ("settings.without nothing -> server", "batch_s", "work that moves"):
+        assert words in shown
+    found = document(cleave("diff", files.plan, other, "--json"))
+    assert found["same"] is False
+    assert found["made_for"] == {"settings.without": ["", "server"]}
+    assert "The plans are the same." in text(cleave("diff", other, other))
+    assert document(cleave("diff", other, other, "--json"))["same"] is True
+
+
+def test_sweep(files: Files, tmp_path: Path) -> None:
+    """A curve over devices or a dimension with its knee, whose plan is written where one asks for it."""
+    base = ["plan", files.model, "--fleet", files.fleet]
+    plan = tmp_path / "knee.json"
+    shown = text(cleave(*base, "--dim", "batch=64", "--sweep", "devices=3,1", "-o", plan))
+    assert "Knee: devices = " in shown
+    document(cleave("check", plan, "--model", files.model, "--fleet", files.fleet, "--json"))
+    found = document(cleave(*base, "--sweep", "batch=16,64", "--json"))
+    assert [point["value"] for point in found["points"]] == [16, 64]
+    assert found["points"][1]["batch_s"] == load_plan(files.plan).report.batch_s
+    assert found["knee"] in (16, 64)
+    one = document(cleave(*base, "--dim", "batch=64", "--sweep", "servers=1", "--json"))
+    assert one["points"][0]["batch_s"] == load_plan(files.plan).report.batch_s
+
+
+def test_switches_are_those_of_the_planner() -> None:
+    """Whatever `--without` offers is known to the planner."""
+    assert set(SWITCHES) <= KNOWN_SWITCHES
