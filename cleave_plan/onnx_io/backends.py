@@ -16,9 +16,9 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.own_ops import OWN_OPERATORS
 from cleave_plan.onnx_io.reference_ops import corrections
-from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 

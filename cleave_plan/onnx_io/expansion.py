@@ -9,10 +9,11 @@ import onnx
 from onnx import helper
 
 from cleave_plan.onnx_io.facts import Fact
+from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.quantised_pairs import Pairs
 from cleave_plan.onnx_io.reader import ModelFile
-from cleave_plan.onnx_io.rules.builder import OWN, Builder, DeclinedError
+from cleave_plan.onnx_io.rules.builder import Builder, DeclinedError
 
 
 @dataclass(frozen=True, slots=True)

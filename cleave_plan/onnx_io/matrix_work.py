@@ -7,6 +7,9 @@ import onnx
 MICROSOFT = "com.microsoft"
 STANDARD = ("", "ai.onnx")
 
+OWN = "cleave_plan"
+"""The domain of our own operators, which stand in expanded models; no file has it."""
+
 MATRIX_WORK: dict[str, frozenset[str]] = {
     "": frozenset(
         {
@@ -51,6 +54,8 @@ def domain_of(node: onnx.NodeProto) -> str:
 def may_hold_matrix_work(node: onnx.NodeProto) -> bool:
     """Whether an operator holds matrix work or is a stranger that may; its subgraphs are not looked into."""
     domain = domain_of(node)
+    if domain == OWN:  # those with products have rules
+        return False
     if node.op_type in MATRIX_WORK.get(domain, ()):
         return True
     return not onnx.defs.has(node.op_type, domain) and node.op_type not in NO_MATRIX_WORK.get(domain, ())

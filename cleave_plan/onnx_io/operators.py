@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx
 
 from cleave_plan.onnx_io.attributes import subgraphs
-from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of, may_hold_matrix_work
+from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN, domain_of, may_hold_matrix_work
 from cleave_plan.onnx_io.rules import (
     attention,
     attention_grouped,
@@ -25,7 +25,6 @@ from cleave_plan.onnx_io.rules import (
     recurrent,
     transposed,
 )
-from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.rules.forms import Operator
 
 OPERATORS: dict[tuple[str, str], Operator] = {

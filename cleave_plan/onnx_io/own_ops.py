@@ -15,9 +15,9 @@ from cleave_plan.kernels.tile import Box, Product, cut, multiply
 from cleave_plan.onnx_io import masks
 from cleave_plan.onnx_io.grouped import Cache, window_mask
 from cleave_plan.onnx_io.lowering import lower
+from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.recurrence import Array
-from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.rules.recurrent import take_steps
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 

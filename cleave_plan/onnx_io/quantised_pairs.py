@@ -21,9 +21,8 @@ from cleave_plan.dtypes import DType
 from cleave_plan.onnx_io.attributes import get_int
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
-from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
+from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN, domain_of
 from cleave_plan.onnx_io.order import reads
-from cleave_plan.onnx_io.rules.builder import OWN
 
 _BYTES = frozenset({DType.INT8, DType.UINT8})
 _LONGEST = (2**31 - 1) // 255**2

@@ -17,8 +17,8 @@ import onnx
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.backends import STANDARD_DOMAINS, Backend, Onnxruntime, Prepared, Reference, RefusedError, Value
+from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.order import node_label
-from cleave_plan.onnx_io.rules.builder import OWN
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 

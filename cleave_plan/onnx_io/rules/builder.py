@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
-
-OWN = "cleave_plan"
-"""The domain of our own operators; no file has it."""
+from cleave_plan.onnx_io.matrix_work import OWN
 
 
 class Tensor(NamedTuple):

@@ -1,0 +1,65 @@
+"""Runs without processes: the server's walk with an engine that multiplies tiles at once, for tests of what is computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from hand_plans import random_plan
+
+from cleave_plan.execution.admission import admit
+from cleave_plan.execution.engines.base import Finished, Task
+from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.kernels.chain import Work
+from cleave_plan.kernels.tile import Box
+from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.progress import silent
+
+
+class InProcess:
+    """An engine whose devices are this process."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, tuple[Work, Sequence[np.ndarray | None]]] = {}
+        self._tasks: deque[Task] = deque()
+
+    def start(self, load: Mapping[str, float]) -> None:
+        """Nothing to start."""
+
+    def open(self, job: int, work: Work, operands: Sequence[np.ndarray | None], boxes: Mapping[int, Box]) -> None:
+        """Keep the operands."""
+        self._jobs[job] = (work, operands)
+
+    def send(self, task: Task) -> None:
+        """Queue a tile."""
+        self._tasks.append(task)
+
+    def collect(self) -> Finished:
+        """Compute the oldest tile."""
+        task = self._tasks.popleft()
+        work, operands = self._jobs[task.job]
+        down, result = work.run(operands, task.box)
+        return Finished(task=task, result=result, bytes_down=down, bytes_up=result.nbytes, seconds=0.0)
+
+    def close(self, job: int) -> None:
+        """Forget a GEMM."""
+        del self._jobs[job]
+
+    def lost(self) -> tuple[str, ...]:
+        """Nothing is lost."""
+        return ()
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+
+def run_split(
+    path: Path, inputs: Mapping[str, np.ndarray], *, seed: int = 0, devices: int = 8, cuts: int = 5, runtime: str = "auto"
+) -> tuple[ImportedModel, RunResult]:
+    """The model with every GEMM that devices may compute cut at random, and what the run gave."""
+    imported = load_model(path, shapes={name: np.shape(array) for name, array in inputs.items() if isinstance(array, np.ndarray)})
+    plan = random_plan(imported.workload, seed=seed, devices=devices, cuts=cuts, keep=0.0)
+    placed = admit(plan, imported.workload)
+    return imported, Walk(imported, placed, InProcess(), runtime=runtime, progress=silent).run(dict(inputs))
