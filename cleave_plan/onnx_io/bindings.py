@@ -13,6 +13,7 @@ import onnx
 
 from cleave_plan.errors import UsageError
 from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact, declared_dim, fact_of_type
+from cleave_plan.onnx_io.naming import loop_names
 
 # From this version of the format on, an initialiser that is listed as an input is a default that a caller may replace.
 FIRST_IR_WITH_DEFAULTS = 4
@@ -63,6 +64,18 @@ def bind_inputs(
         inputs[name] = fact
     defaults = [value.name for value in graph.input if value.name not in declared] if ir_version >= FIRST_IR_WITH_DEFAULTS else []
     return Bindings(inputs=inputs, names=names, origins=origins, defaults=tuple(defaults))
+
+
+def check_trips(graph: onnx.GraphProto, trips: Mapping[str, int]) -> None:
+    """Raise UsageError when ``trips`` names no Loop of the model, or a number of iterations that cannot be."""
+    existing = dict.fromkeys(loop_names(graph)) if trips else {}
+    for name, times in trips.items():
+        where = f"--trip {name}={times}"
+        if name not in existing:
+            expected = f"one of {', '.join(existing)}" if existing else "none: this model has no Loop"
+            raise UsageError(f"the model has no Loop {name!r}", where=where, expected=expected)
+        if not 0 <= times <= LARGEST:
+            raise UsageError(f"Loop {name!r} is bound to {times} iterations", where=where, expected="a number of 0 or more")
 
 
 def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 
@@ -12,42 +13,97 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.order import node_label, reads
 
 
-def unknown_shapes_error(
-    graph: onnx.GraphProto,
-    failing: Sequence[int],
-    facts: Mapping[str, Fact],
-    bindings: Bindings,
-    faults: Mapping[str, str],
-    where: str,
-) -> InputFileError:
-    """The error for the GEMMs at ``failing`` (indices of nodes), of whose operands some size is not known.
+class Diagnosis:
+    """Finds out, for the GEMM nodes of one graph whose operands have unknown sizes, why."""
 
-    Open dimensions of the inputs come first, all at once, because the user can bind them; otherwise the first operator
-    upstream whose result could not be found is named.
-    """
-    node = graph.node[failing[0]]
-    operands = {name for index in failing for name in graph.node[index].input[:2]}
-    open_names = {size for name in operands for size in facts.get(name, UNKNOWN).shape or () if isinstance(size, str)}
-    vague = [name for name in operands if None in (facts.get(name, UNKNOWN).shape or (None,))]
-    suspects, culprit = _upstream(graph, operands, facts)
-    if vague:
-        open_names.update(size for name in suspects for size in facts.get(name, UNKNOWN).shape or () if isinstance(size, str))
-    shapeless = [name for name, fact in bindings.inputs.items() if fact.shape is None and name in suspects and vague]
-    unbound = [size for size in bindings.origins if size in open_names]
-    if unbound or shapeless:
-        return _unbound_error(node, unbound, shapeless, bindings, where)
-    if culprit is None:
-        return InputFileError(f"the shape of {node_label(node)} is not known", where=where, expected="operands with a shape")
-    reason = next((f" ({faults[name]})" for name in culprit.output if name in faults), "")
-    remedy = "write the shape of its output into the file (value_info), or export the model with fixed sizes"
-    if open_names:
-        remedy = "bind what the data decides: " + _options(sorted(open_names))
-    return InputFileError(
-        f"the shape of {node_label(node)} is not known, because that of {node_label(culprit)} could not be found{reason}",
-        where=where,
-        expected="a shape for every operand of a GEMM",
-        remedy=remedy,
-    )
+    def __init__(
+        self, graph: onnx.GraphProto, facts: Mapping[str, Fact], bindings: Bindings, faults: Mapping[str, str], where: str
+    ) -> None:
+        self._graph, self._facts, self._bindings, self._faults, self._where = graph, facts, bindings, faults, where
+
+    def reasons(self, failing: Mapping[int, Sequence[str]]) -> dict[int, str]:
+        """Why the sizes of each node (index -> the operands that matter) are known only at run time, in words.
+
+        Raises InputFileError when dimensions of inputs are open, all of them at once, because the user can bind them; and when
+        an operator upstream cannot run on its inputs.
+        """
+        causes = self._causes()
+        found = {index: self._why(operands, causes) for index, operands in failing.items()}
+        unbound = dict.fromkeys(size for why in found.values() for size in self._bindings.origins if size in why.open)
+        shapeless = dict.fromkeys(name for why in found.values() for name in why.shapeless)
+        if unbound or shapeless:
+            first = next(index for index, why in found.items() if why.shapeless or why.open & self._bindings.origins.keys())
+            raise _unbound_error(self._graph.node[first], list(unbound), list(shapeless), self._bindings, self._where)
+        return {index: self._sentence(index, why) for index, why in found.items()}
+
+    def _causes(self) -> dict[str, _Cause]:
+        """For each tensor that is not settled: the inputs and the first node that it comes from."""
+        causes: dict[str, _Cause] = {}
+        for name, fact in self._bindings.inputs.items():
+            if not _settled(fact):
+                causes[name] = _Cause(inputs=frozenset({name}))
+        for index, node in enumerate(self._graph.node):
+            outputs = [name for name in node.output if name and not _settled(self._facts.get(name, UNKNOWN))]
+            if not outputs:
+                continue
+            before = [causes[name] for name in reads(node) if name in causes]
+            makers = [cause.node for cause in before if cause.node is not None]
+            cause = before[0] if len(before) == 1 else _Cause(
+                inputs=frozenset().union(*(cause.inputs for cause in before)),
+                node=min(makers, default=None) if before else index,
+            )  # fmt: skip
+            causes.update(dict.fromkeys(outputs, cause))
+        return causes
+
+    def _why(self, operands: Sequence[str], causes: Mapping[str, _Cause]) -> _Why:
+        """What stands open in the shapes of ``operands``; behind a size without a name, whatever stands open upstream."""
+        shapes = [self._facts.get(name, UNKNOWN).shape for name in operands]
+        names = {size for shape in shapes for size in shape or () if isinstance(size, str)}
+        vague = [name for name, shape in zip(operands, shapes, strict=True) if shape is None or None in shape]
+        upstream = [causes[name] for name in operands if name in causes]
+        shapeless: set[str] = set()
+        for cause in (causes[name] for name in vague if name in causes):
+            for source in cause.inputs:
+                shape = self._bindings.inputs[source].shape
+                names.update(size for size in shape or () if isinstance(size, str))
+                if shape is None:
+                    shapeless.add(source)
+        makers = [cause.node for cause in upstream if cause.node is not None]
+        return _Why(open=frozenset(names), shapeless=tuple(sorted(shapeless)), node=min(makers, default=None))
+
+    def _sentence(self, index: int, why: _Why) -> str:
+        """The reason of one node; raises InputFileError when the node upstream is impossible."""
+        node = self._graph.node[index]
+        if why.node is None:
+            return "the shapes of its operands are not known"
+        culprit = self._graph.node[why.node]
+        fault = next((self._faults[name] for name in culprit.output if name in self._faults), None)
+        if fault is not None:
+            raise InputFileError(
+                f"the shape of {node_label(node)} is not known, because {node_label(culprit)} cannot run on its inputs: {fault}",
+                where=self._where, expected="operators that fit their inputs",
+                remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
+            )  # fmt: skip
+        if why.open:
+            return f"the data decides its size, in {node_label(culprit)}; bound by {_options(sorted(why.open))} it is counted"
+        return f"its size depends on {node_label(culprit)}, whose result has no shape that is known before the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cause:
+    """Why a tensor is not settled: inputs that are open, and the first node (its index) whose result is open on known inputs."""
+
+    inputs: frozenset[str] = frozenset()
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Why:
+    """Names of the open sizes that matter, inputs without a shape that do, and the first node to blame."""
+
+    open: frozenset[str]
+    shapeless: tuple[str, ...]
+    node: int | None
 
 
 def _unbound_error(
@@ -80,29 +136,6 @@ def _options(names: Iterable[str]) -> str:
 def _quoted(name: str) -> str:
     """The name as a shell takes it."""
     return name if name.replace("_", "").isalnum() else f"'{name}'"
-
-
-def _upstream(
-    graph: onnx.GraphProto, operands: Iterable[str], facts: Mapping[str, Fact]
-) -> tuple[dict[str, None], onnx.NodeProto | None]:
-    """``(tensors with open sizes that lead to the operands, the first node that made one out of known inputs)``."""
-    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
-    waiting = [name for name in operands if facts.get(name, UNKNOWN).sizes is None]
-    seen: dict[str, None] = {}
-    first: int | None = None
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen[name] = None
-        if name not in maker:
-            continue
-        node = graph.node[maker[name]]
-        before = [source for source in reads(node) if not _settled(facts.get(source, UNKNOWN))]
-        waiting.extend(before)
-        if not before and (first is None or maker[name] < first):
-            first = maker[name]
-    return seen, None if first is None else graph.node[first]
 
 
 def _settled(fact: Fact) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -12,26 +11,29 @@ import onnx
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
-from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
+from cleave_plan.onnx_io.bindings import Bindings, bind_inputs, check_trips
+from cleave_plan.onnx_io.bodies import Enclosing, InnerGemm, InnerWork, work_inside
 from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains
 from cleave_plan.onnx_io.constants import initialiser_facts
-from cleave_plan.onnx_io.diagnosis import unknown_shapes_error
+from cleave_plan.onnx_io.diagnosis import Diagnosis
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
 from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.naming import first_output, unique_names
 from cleave_plan.onnx_io.notes import make_notes
 from cleave_plan.onnx_io.operators import has_uncounted_matrix_work, operator_of
-from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.order import node_label, reads
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
+from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors
 from cleave_plan.onnx_io.traffic import bytes_moved
 from cleave_plan.workload.gemm import Gemm, Operand, Role
-from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, Workload
+from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
 
 OPEN = -1
 """What stands in a TensorInfo for a size that nobody bound (no GEMM depends on it)."""
@@ -58,45 +60,74 @@ class ImportedModel:
     chains: Mapping[str, ChainOfNodes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What the caller bound."""
+
+    dims: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    trips: Mapping[str, int]
+
+
 def load_model(
-    path: str | Path, *, dims: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+    path: str | Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    trips: Mapping[str, int] | None = None,
 ) -> ImportedModel:
     """Read an ONNX file; weights may be external or absent and are not loaded.
 
-    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs by name. Raises UsageError when they name what does
-    not exist or sizes that cannot be, and InputFileError when the file is no model, contradicts itself, or leaves the
-    shape of a GEMM open (the error says which dimension or operator is the reason).
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs by name, ``trips`` the trip counts of Loops by the name
+    of their node (inside another body: its path). Raises UsageError when they name what does not exist or numbers that cannot
+    be, and InputFileError when the file is no model, contradicts itself, or leaves the shape of a GEMM open for want of a
+    size of an input (the error says which). Work that only the data decides is listed in ``workload.unknown``.
     """
+    given = _Given(
+        dims={name: int(size) for name, size in (dims or {}).items()},
+        shapes={name: tuple(int(size) for size in sizes) for name, sizes in (shapes or {}).items()},
+        trips={name: int(times) for name, times in (trips or {}).items()},
+    )
     file = read_model(Path(path))
     graph = file.model.graph
-    bindings = bind_inputs(graph, int(file.model.ir_version), dims or {}, shapes or {})
+    bindings = bind_inputs(graph, int(file.model.ir_version), given.dims, given.shapes)
+    check_trips(graph, given.trips)
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
-    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path)
-    walk.run(graph, facts)
+    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
+    regions = walk.run(graph, facts)
     origins = expand_fused(file, facts, unique_names(graph))
-    return _Importer(file, bindings, facts, walk, origins).build(dims or {}, shapes or {})
+    return _Importer(file, bindings, facts, walk, origins, regions).build(given)
 
 
 class _Importer:
     """Puts the parts of one model together."""
 
     def __init__(
-        self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk, origins: Mapping[str, Origin]
-    ) -> None:
+        self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk, origins: Mapping[str, Origin],
+        regions: Mapping[str, Region],
+    ) -> None:  # fmt: skip
         self.origins = origins
         self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
         self.where = str(file.path)
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
         self.names = unique_names(self.graph)
-        self.forms = self._forms()
-        self.schedule: Schedule = schedule(self.graph, self.forms.keys())
-        self.constants = constant_tensors(self.graph, self.schedule.reads, bindings.inputs)
-        self.learned = learned_tensors(self.graph, self.schedule.reads, facts)
+        self.forms, unknown = self._forms()
+        needs = tuple(tuple(reads(node)) for node in self.graph.node)
+        self.constants = constant_tensors(self.graph, needs, bindings.inputs)
+        self.learned = learned_tensors(self.graph, needs, facts)
+        self.inner = self._inner(regions)
+        self.unknown = unknown + tuple(entry for work in self.inner.values() for entry in work.unknown)
+        # A node whose bodies hold GEMMs runs in their level, and what reads its results in a later one.
+        working = self.forms.keys() | {index for index, work in self.inner.items() if work.gemms}
+        self.schedule: Schedule = schedule(self.graph, working, needs)
         self.sizes = {name: _bytes(fact.elem, self.shapes[name]) for name, fact in facts.items()}
 
-    def build(self, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
+    def build(self, given: _Given) -> ImportedModel:
         """The imported model."""
-        gemms = tuple(self._gemm(index, form) for index, forms in self.forms.items() for form in forms)
+        own = [(index, self._gemm(index, form)) for index, forms in self.forms.items() for form in forms]
+        inner = [(index, self._inner_gemm(index, found)) for index, work in self.inner.items() for found in work.gemms]
+        numbered = sorted(own + inner, key=lambda item: item[0])
+        gemms = tuple(gemm for _, gemm in numbered)
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
         chains = self._chains(gemms, operators)
@@ -111,27 +142,32 @@ class _Importer:
             outputs=tuple(_info(value.name, self.facts.get(value.name, UNKNOWN)) for value in self.graph.output),
             parameters=parameters.sizes,
             parameter_elements=parameters.elements,
-            dims={name: int(size) for name, size in dims.items()},
-            shapes={name: tuple(int(size) for size in sizes) for name, sizes in shapes.items()},
+            dims=given.dims,
+            shapes=given.shapes,
+            trips=given.trips,
             weights_present=parameters.present,
-            notes=make_notes(operators, self.bindings, self.walk, self._shapeless_outputs()),
+            unknown=self.unknown,
+            notes=make_notes(
+                operators, self.unknown, [choice for work in self.inner.values() for choice in work.choices], self.bindings,
+                self.walk, self._shapeless_outputs(),
+            ),
             chains=tuple(found.chain for found in chains),
-        )
+        )  # fmt: skip
         return ImportedModel(
             path=self.file.path,
             workload=workload,
             model=self.file.model,
-            nodes={self._name(index, form): self.graph.node[index] for index, forms in self.forms.items() for form in forms},
+            nodes={gemm.name: self.graph.node[index] for index, gemm in numbered},
             depth=dict(enumerate(self.schedule.depth)),
             tensor_shapes={name: sizes for name, sizes in self.shapes.items() if sizes is not None},
             tensor_dtypes=self._dtypes(),
             chains={found.chain.gemms[0]: found for found in chains},
         )
 
-    def _forms(self) -> dict[int, tuple[Form, ...]]:
-        """The canonical forms of every node that holds matrix work by its rule."""
+    def _forms(self) -> tuple[dict[int, tuple[Form, ...]], tuple[UnknownWork, ...]]:
+        """The canonical forms of every node that holds matrix work by its rule, and the nodes whose sizes the data decides."""
         forms: dict[int, tuple[Form, ...]] = {}
-        failing: list[int] = []
+        failing: dict[int, list[str]] = {}
         for index, node in enumerate(self.graph.node):
             operator = operator_of(node)
             if operator is None:
@@ -139,7 +175,7 @@ class _Importer:
             sizes = [self.shapes.get(name) if name else None for name in node.input]
             places = [place for place in operator.operands if place < len(sizes) and node.input[place]]
             if any(sizes[place] is None for place in places):
-                failing.append(index)
+                failing[index] = [node.input[place] for place in places]
                 continue
             if not any(node.output):
                 raise InputFileError(f"{node_label(node)} has no output", where=self.where, expected="a name for its result")
@@ -154,9 +190,26 @@ class _Importer:
                     expected="operands that fit the operator",
                     remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
                 ) from None
-        if failing:
-            raise unknown_shapes_error(self.graph, failing, self.facts, self.bindings, self.walk.faults, self.where)
-        return forms
+        if not failing:
+            return forms, ()
+        diagnosis = Diagnosis(self.graph, self.facts, self.bindings, self.walk.faults, self.where)
+        nodes = self.graph.node
+        return forms, tuple(
+            UnknownWork(name=self.names[index], op=nodes[index].op_type, domain=domain_of(nodes[index]), reason=reason)
+            for index, reason in diagnosis.reasons(failing).items()
+        )
+
+    def _inner(self, regions: Mapping[str, Region]) -> dict[int, InnerWork]:
+        """The matrix work inside the bodies of each node that has some."""
+        if not regions:
+            return {}
+        around = Enclosing(names={}, constants=frozenset(self.constants), learned=frozenset(self.learned))
+        place = {first_output(node): index for index, node in enumerate(self.graph.node)}
+        return {
+            place[output]: work_inside(region, around).with_unique_names()
+            for output, region in regions.items()
+            if output in place
+        }
 
     def _gemm(self, index: int, form: Form) -> Gemm:
         node = self.graph.node[index]
@@ -178,6 +231,13 @@ class _Importer:
         names = [node.input[place] for place in form.b_scales if place < len(node.input) and node.input[place]]
         elements = form.shape.batch * form.shape.k * form.shape.n
         return 8 * sum(self.sizes.get(name) or 0 for name in names) / max(elements, 1)
+
+    def _inner_gemm(self, index: int, found: InnerGemm) -> Gemm:
+        return Gemm(
+            name=found.name, node=found.node, op=found.op, shape=found.form.shape, window=found.form.window, a=found.a, b=found.b,
+            output=found.output, out_dtype=found.out_dtype, level=self.schedule.depth[index], repeats=found.form.repeats,
+            pinned=found.form.pinned,
+        )  # fmt: skip
 
     def _name(self, index: int, form: Form) -> str:
         return f"{self.names[index]}/{form.part}" if form.part else self.names[index]
@@ -227,28 +287,12 @@ class _Importer:
         return tuple(
             ServerOperator(
                 name=self.names[index], op=node.op_type, domain=domain_of(node), level=self.schedule.depth[index],
-                bytes=bytes_moved(node, self.schedule.reads[index], self.sizes), gemm_like=has_uncounted_matrix_work(node),
+                bytes=bytes_moved(node, self.schedule.reads[index], self.sizes),
+                gemm_like=(domain_of(node) != "" or index not in self.inner) and has_uncounted_matrix_work(node),
             )
             for index, node in enumerate(self.graph.node)
             if index not in self.forms and node.op_type != "Constant"
         )  # fmt: skip
-
-
-def unique_names(graph: onnx.GraphProto) -> list[str]:
-    """A name for every node: its own where no other node has it, else that of its first output, else its place."""
-    count = Counter(node.name for node in graph.node)
-    taken = {name for name, number in count.items() if name and number == 1}
-    names = []
-    for index, node in enumerate(graph.node):
-        if node.name in taken:
-            names.append(node.name)
-            continue
-        name = next((output for output in node.output if output), "") or f"{node.op_type}-{index}"
-        while name in taken:
-            name = f"{name}#{index}"
-        taken.add(name)
-        names.append(name)
-    return names
 
 
 def _bytes(elem: int, sizes: tuple[int, ...] | None) -> int | None:

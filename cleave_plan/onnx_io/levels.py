@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import onnx
 
-from cleave_plan.onnx_io.order import reads
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -23,22 +21,19 @@ class Schedule:
     reads: tuple[tuple[str, ...], ...]
 
 
-def schedule(graph: onnx.GraphProto, gemms: Collection[int]) -> Schedule:
-    """Depths of the nodes of a sorted graph, of which ``gemms`` (indices) are GEMMs."""
+def schedule(graph: onnx.GraphProto, gemms: Collection[int], needs: tuple[tuple[str, ...], ...]) -> Schedule:
+    """Depths of the nodes of a sorted graph, of which ``gemms`` (indices) are GEMMs; ``needs`` are what each node reads."""
     made: dict[str, int] = {}
     depths = []
-    wanted = []
     levels = 0
     for index, node in enumerate(graph.node):
-        names = tuple(reads(node))
-        depth = max((made.get(name, 0) for name in names), default=0)
+        depth = max((made.get(name, 0) for name in needs[index]), default=0)
         after = depth + 1 if index in gemms else depth
         for name in node.output:
             made[name] = after
         levels = max(levels, after)
         depths.append(depth)
-        wanted.append(names)
-    return Schedule(depth=tuple(depths), levels=levels, reads=tuple(wanted))
+    return Schedule(depth=tuple(depths), levels=levels, reads=needs)
 
 
 def live_bytes(

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cleave_plan.onnx_io.bindings import Bindings
+from cleave_plan.onnx_io.bodies import Choice
 from cleave_plan.onnx_io.shapes import ShapeWalk
-from cleave_plan.workload.graph import ServerOperator
+from cleave_plan.workload.graph import ServerOperator, UnknownWork
 
 
 def make_notes(
-    operators: Iterable[ServerOperator], bindings: Bindings, walk: ShapeWalk, shapeless: Iterable[str]
+    operators: Iterable[ServerOperator],
+    unknown: Sequence[UnknownWork],
+    choices: Iterable[Choice],
+    bindings: Bindings,
+    walk: ShapeWalk,
+    shapeless: Iterable[str],
 ) -> tuple[str, ...]:
     """All notes, most important first; empty when there is nothing to say. ``shapeless``: outputs of unknown rank."""
-    return (*_uncounted(operators), *_open_sizes(bindings), *_defaults(bindings), *_shapeless(shapeless), *_contradictions(walk))
+    return (
+        *_unknown(unknown), *_uncounted(operators), *_choices(choices), *_open_sizes(bindings), *_defaults(bindings),
+        *_shapeless(shapeless), *_contradictions(walk),
+    )  # fmt: skip
+
+
+def _unknown(unknown: Sequence[UnknownWork]) -> Iterable[str]:
+    if unknown:
+        first = unknown[0]
+        nodes = "one node is" if len(unknown) == 1 else f"{len(unknown)} nodes are"
+        yield (
+            f"the matrix work of {nodes} not known before the run, and is in no total; the first is {first.name!r} "
+            f"({first.op}): {first.reason}"
+        )
+
+
+def _choices(choices: Iterable[Choice]) -> Iterable[str]:
+    """Which branches of Ifs are counted, those of a kind in one sentence."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for choice in choices:
+        groups.setdefault((choice.branch, choice.known), []).append(choice.path)
+    for (branch, known), paths in groups.items():
+        nodes = f"If {paths[0]!r}" if len(paths) == 1 else f"{len(paths)} Ifs (the first is {paths[0]!r})"
+        if known:
+            yield f"{nodes}: the condition is constant, {branch} is the one that runs and is counted"
+        else:
+            yield f"{nodes}: the data decides which branch runs; {branch} is assumed, which has the most work"
 
 
 def _uncounted(operators: Iterable[ServerOperator]) -> Iterable[str]:

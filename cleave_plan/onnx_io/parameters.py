@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ from cleave_plan.onnx_io.external import ExternalData, is_external, locate
 from cleave_plan.onnx_io.facts import Fact
 from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.naming import first_output
 from cleave_plan.onnx_io.order import reads
 
 
@@ -27,13 +28,16 @@ class Parameters:
     present: bool
 
 
-def constant_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inputs: Collection[str]) -> set[str]:
+def constant_tensors(
+    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inputs: Collection[str], outer: Iterable[str] = ()
+) -> set[str]:
     """Tensors that are the same in every run: initialisers (but for fed ``inputs``), Constants, what only they determine.
 
-    ``needs`` are the tensors that each node reads.
+    ``needs`` are the tensors that each node reads, ``outer`` the constants of the graphs around a body.
     """
     names = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
-    names -= set(inputs)
+    names.update(outer)
+    names.difference_update(inputs)
     for node, needed in zip(graph.node, needs, strict=True):
         fixed = bool(needed) or (node.op_type == "Constant" and domain_of(node) == "")
         if fixed and node.op_type not in RANDOM and all(name in names for name in needed):
@@ -97,7 +101,7 @@ def _tensors(graph: onnx.GraphProto, operands: Collection[str], prefix: str) -> 
     for node in graph.node:
         if node.op_type == "Constant":
             tensor = get_tensor(node, "value")
-            if tensor is not None:
-                yield prefix + node.output[0], tensor, node.output[0] in operands
+            if tensor is not None and first_output(node):
+                yield prefix + node.output[0], tensor, prefix + node.output[0] in operands
         for inner in subgraphs(node):
-            yield from _tensors(inner, operands, f"{prefix}{node.name or node.output[0]}/")
+            yield from _tensors(inner, operands, f"{prefix}{node.name or first_output(node)}/")

@@ -7,7 +7,7 @@ its inputs are known and its outputs small; then, only for what is still open, w
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,22 +15,27 @@ import onnx
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io import folding
-from cleave_plan.onnx_io.attributes import get_graph, subgraphs
+from cleave_plan.onnx_io.agreement import filled
+from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
+from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
 from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
+from cleave_plan.onnx_io.naming import first_output, inside, unique_names
 from cleave_plan.onnx_io.order import captured, node_label
+from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
 
-# Loops inside loops are walked to this depth; a body is walked twice, so that the work doubles with each.
-_DEEPEST_LOOP = 4
+_DEEPEST = 8
+"""Bodies inside bodies are walked to this depth: each level may multiply the walks of the next."""
 
-Scope = MutableMapping[str, Fact]
+_BODY_VISITS = 200_000
+"""Most visits to nodes of bodies in one import, so that no file keeps it busy for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Answer:
 
 @dataclass(slots=True)
 class ShapeWalk:
-    """Walks the graphs of one model. ``names`` are the bound symbolic dimensions.
+    """Walks the graphs of one model. ``names`` are the bound symbolic dimensions, ``trips`` the bound trip counts of Loops.
 
     Afterwards ``faults`` maps the first output of each node that onnx finds impossible to the reason, and ``conflicts``
     lists (node, tensor, what the file claims, what was found).
@@ -53,46 +58,53 @@ class ShapeWalk:
     opsets: dict[str, int]
     names: Mapping[str, int]
     path: Path
+    trips: Mapping[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     conflicts: list[tuple[str, str, str, str]] = field(default_factory=list)
     _inference: NodeInference = field(init=False)
     _answers: dict[object, Answer] = field(default_factory=dict)
+    _flow: ControlFlow = field(init=False)
     _depth: int = 0
+    _visits_left: int = _BODY_VISITS
 
     def __post_init__(self) -> None:
         self._inference = NodeInference(self.opsets)
+        self._flow = ControlFlow(self, self.trips)
 
-    def run(self, graph: onnx.GraphProto, scope: Scope) -> None:
+    def run(self, graph: onnx.GraphProto, scope: Scope, path: str = "") -> dict[str, Region]:
         """Add the facts of every tensor that the nodes of ``graph`` make to ``scope``, which holds inputs and initialisers.
 
-        Raises InputFileError when a node of the outermost graph contradicts its inputs by one of our own rules.
+        ``path`` is that of the node whose body the graph is. The result is what each node with subgraphs runs, by the node's
+        first output. Raises InputFileError when a node of the outermost graph contradicts its inputs by one of our own rules.
         """
         claims = {value.name: value.type for value in [*graph.value_info, *graph.output]}
-        for node in graph.node:
-            answer = self._visit(node, scope)
+        regions: dict[str, Region] = {}
+        names: list[str] = []
+        for index, node in enumerate(graph.node):
+            if node.attribute and subgraphs(node):
+                names = names or unique_names(graph)
+                answer, region = self._enter(node, scope, inside(path, names[index]))
+                regions[first_output(node)] = region
+            else:
+                answer = self._visit(node, scope)
             if answer.fault and not self._depth:
                 if answer.certain:
                     raise InputFileError(
                         f"{node_label(node)}: {answer.fault}", where=str(self.path), expected="shapes that fit the operator",
                         remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
                     )  # fmt: skip
-                self.faults[next((name for name in node.output if name), "")] = answer.fault
+                self.faults[first_output(node)] = answer.fault
             for name, fact in zip(node.output, answer.outputs, strict=True):
                 if name:
                     claimed = None if answer.fault else claims.get(name)
                     known = fact if claimed is None else self._completed(fact, claimed, node, name)
                     scope[name] = known if self._depth or answer.fault else self._named(known, name, node, scope)
+        return regions
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
-            return Answer(_filled([constant_fact(node, self.path)], len(node.output)))
+            return Answer(filled([constant_fact(node, self.path)], len(node.output)))
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
-        if node.op_type == "If" and domain_of(node) == "":
-            return Answer(self._branches(node, inputs, scope))
-        if node.op_type == "Loop" and domain_of(node) == "" and self._depth < _DEEPEST_LOOP:
-            return Answer(self._loop(node, inputs, scope))
-        if subgraphs(node):
-            return self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in captured(node)})
         key = question(node, inputs)
         if key is None:
             return self._infer(node, inputs, None)
@@ -108,7 +120,7 @@ class ShapeWalk:
         nothing = [UNKNOWN] * len(node.output)
         try:
             if rule is not None:
-                return Answer(_filled(rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs))), len(nothing)))
+                return Answer(filled(rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs))), len(nothing)))
             return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
             return Answer(nothing, str(error), certain=True)
@@ -143,46 +155,36 @@ class ShapeWalk:
     def _folded(fact: Fact, value: Value) -> Fact:
         return fact_of_value(value, fact.elem) if is_small(fact.elem, value.shape) else Fact(elem=fact.elem, shape=value.shape)
 
-    def _branches(self, node: onnx.NodeProto, inputs: list[Fact], scope: Scope) -> list[Fact]:
-        """Outputs of If: those of the branch that runs when the condition is known, otherwise what both agree on."""
-        condition = inputs[0].whole_value if inputs else None
-        names = ["then_branch", "else_branch"]
-        if condition is not None and condition.size == 1:
-            names = names[:1] if bool(condition.reshape(())) else names[1:]
-        results = [_filled(self._subgraph(get_graph(node, name), (), scope), len(node.output)) for name in names]
-        return [_agreement(facts) for facts in zip(*results, strict=True)]
+    def _enter(self, node: onnx.NodeProto, scope: Scope, path: str) -> tuple[Answer, Region]:
+        """The answer for a node with subgraphs, and what it runs."""
+        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
+        if domain_of(node) == "" and node.op_type in ("If", "Loop", "Scan"):
+            if node.op_type == "If":
+                outcome = self._flow.branches(node, inputs, scope, path)
+            elif node.op_type == "Loop":
+                outcome = self._flow.loop(node, inputs, scope, path)
+            else:
+                outcome = self._flow.scan(node, inputs, scope, path, self.opsets[""])
+            return Answer(outcome.outputs), outcome.region
+        answer = self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in captured(node)})
+        # A stranger is listed itself, as an operator without a rule.
+        bodies = tuple(subgraphs(node)) if domain_of(node) == "" else ()
+        reason = f"how often {node.op_type} runs its bodies is not known"
+        return answer, Region(path=path, op=node.op_type, unwalked=bodies, reason=reason)
 
-    def _loop(self, node: onnx.NodeProto, inputs: list[Fact], scope: Scope) -> list[Fact]:
-        """Outputs of Loop: states keep the sizes that the body leaves alone; what it collects gets an axis of open length."""
-        body = get_graph(node, "body")
-        states = [Fact(elem=fact.elem, shape=fact.shape, other=fact.other) for fact in inputs[2:]]
-        counter = [Fact(elem=onnx.TensorProto.INT64, shape=()), Fact(elem=onnx.TensorProto.BOOL, shape=())]
-        results: list[Fact] = []
-        for _ in range(2):  # the second pass shows whether what the first one left open was all that changes
-            results = self._subgraph(body, (*counter, *states), scope)[1:]
-            after = [_agreement(pair) for pair in zip(states, _filled(results, len(states)), strict=True)]
-            if after == states:
-                break
-            states = after
-        else:
-            states = [Fact(elem=fact.elem) for fact in states]
-            results = [Fact(elem=fact.elem) for fact in results]
-        rows = [
-            Fact(elem=fact.elem, shape=None if fact.shape is None else (None, *fact.shape)) for fact in results[len(states) :]
-        ]
-        return _filled(states + rows, len(node.output))
-
-    def _subgraph(self, graph: onnx.GraphProto | None, given: Sequence[Fact], scope: Scope) -> list[Fact]:
-        """Facts of a subgraph's outputs when its inputs are ``given`` and it sees ``scope``."""
-        if graph is None:
-            return []
+    def body(self, graph: onnx.GraphProto, given: Sequence[Fact], scope: Scope, path: str) -> Pass | None:
+        """A walk through a subgraph of the node at ``path``; None when it is nested too deeply or the walk's budget is used."""
+        if self._depth >= _DEEPEST or self._visits_left < len(graph.node):
+            return None
+        self._visits_left -= len(graph.node)
         own = initialiser_facts(graph, self.path)
         own.update((value.name, fact) for value, fact in zip(graph.input, given, strict=False))
         inner: ChainMap[str, Fact] = ChainMap(own, scope)  # only the first map is written to
         self._depth += 1
-        self.run(graph, inner)
+        regions = self.run(graph, inner, path)
         self._depth -= 1
-        return [inner.get(value.name, UNKNOWN) for value in graph.output]
+        outputs = tuple(inner.get(value.name, UNKNOWN) for value in graph.output)
+        return Pass(graph=graph, own=own, facts=inner, outputs=outputs, regions=regions)
 
     def _named(self, fact: Fact, name: str, node: onnx.NodeProto, scope: Scope) -> Fact:
         """Give a name to each unknown size that begins here (the inputs' shapes are known: the data decides it)."""
@@ -213,30 +215,9 @@ class ShapeWalk:
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
 
 
-def _filled(facts: list[Fact], count: int) -> list[Fact]:
-    """``facts`` cut or filled up with UNKNOWN to ``count``."""
-    return (facts + [UNKNOWN] * count)[:count]
-
-
 def inner_name(tensor: str, axis: int) -> str:
     """The name of a size that no file and no shape decides; it can be bound like a symbolic dimension."""
     return f"{tensor}[{axis}]"
-
-
-def _agreement(facts: tuple[Fact, ...]) -> Fact:
-    """What all of several possible facts have in common."""
-    first = facts[0]
-    if len(facts) == 1:
-        return first
-    if any(fact.other is not None for fact in facts):
-        return first if all(fact.other == first.other for fact in facts) else UNKNOWN
-    elem = first.elem if all(fact.elem == first.elem for fact in facts) else 0
-    shapes = [fact.shape for fact in facts]
-    ranks = {None if shape is None else len(shape) for shape in shapes}
-    if len(ranks) != 1 or None in ranks:
-        return Fact(elem=elem)
-    sizes = zip(*(shape for shape in shapes if shape is not None), strict=True)
-    return Fact(elem=elem, shape=tuple(row[0] if len(set(row)) == 1 else None for row in sizes))
 
 
 def _more_certain(found: Dim, claimed: Dim) -> Dim:

@@ -27,6 +27,19 @@ class ServerOperator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownWork:
+    """Matrix work of a recognised place in the model that cannot be counted before a run, and ``reason``, why not.
+
+    ``name`` is the node's (inside a body: its path); it runs on the server.
+    """
+
+    name: str
+    op: str
+    domain: str = ""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """GEMMs of one longest-path depth; ``gemms`` are indices into ``Workload.gemms``.
 
@@ -73,10 +86,11 @@ class Workload:
     """The work of one batch of a model.
 
     ``sha256`` is of the model file (weights beside it not included); ``dims`` are the symbolic dimensions as bound;
-    ``shapes`` the input shapes as bound; ``parameters`` maps each weight tensor to its bytes (tied weights once).
-    ``chains`` are GEMMs that can be computed as one, none being in two. ``training``: a whole training step, backward GEMMs
-    included, not only a forward pass. ``notes`` are sentences that a user must see (assumptions, operators that were not
-    recognised).
+    ``shapes`` the input shapes and ``trips`` the trip counts of Loops as bound; ``parameters`` maps each weight tensor to its
+    bytes (tied weights once). ``chains`` are GEMMs that can be computed as one, none being in two. ``training``: a whole
+    training step, backward GEMMs included, not only a forward pass. ``unknown`` is work that ``gemm_macs`` lacks because its
+    size or its number of runs is not known: listed, never counted as 0. ``notes`` are sentences that a user must see
+    (assumptions, operators that were not recognised).
     """
 
     name: str
@@ -94,6 +108,8 @@ class Workload:
     notes: tuple[str, ...] = ()
     chains: tuple[Chain, ...] = ()
     training: bool = False
+    trips: Mapping[str, int] = field(default_factory=dict)
+    unknown: tuple[UnknownWork, ...] = ()
 
     @property
     def gemm_macs(self) -> int:

@@ -221,7 +221,8 @@ def test_element_types(tmp_path: Path, elem: int, dtype: DType) -> None:
 
 def test_what_has_no_rule_is_listed(tmp_path: Path) -> None:
     """Matrix work without a rule, in a node or in a subgraph, and unknown operators are named; harmless ones are not."""
-    body = helper.make_graph([node("MatMul", ["x", "x"], ["inner"])], "then", [], [value("inner", (4, 4))])
+    lost = node("MoE", ["x", "x"], ["inner"], name="deep", domain="com.microsoft")
+    body = helper.make_graph([lost], "then", [], [value("inner", (4, 4))])
     other = helper.make_graph([node("Identity", ["x"], ["kept"])], "else", [], [value("kept", (4, 4))])
     nodes = [
         node("LinearAttention", ["x", "x"], ["e"], name="linear"),
@@ -233,10 +234,12 @@ def test_what_has_no_rule_is_listed(tmp_path: Path) -> None:
     ]
     inputs = [value("x", (4, 4)), value("c", (), TensorProto.BOOL)]
     workload = load(tmp_path, model(nodes, inputs, list("eiufgr"), domains=["some.where", "com.microsoft"])).workload
-    assert [operator.name for operator in workload.unrecognised] == ["linear", "if", "mystery", "experts"]
+    assert [operator.name for operator in workload.unrecognised] == ["linear", "mystery", "experts"]
+    assert [(entry.name, entry.op, entry.domain) for entry in workload.unknown] == [("if/deep", "MoE", "com.microsoft")]
     assert workload.gemm_macs == 0
     text = "\n".join(workload.notes)
-    for name in ("LinearAttention", "If", "some.where.Mystery", "com.microsoft.MoE"):
+    assert "'if/deep' (MoE)" in text
+    for name in ("LinearAttention", "some.where.Mystery", "com.microsoft.MoE"):
         assert f"{name}: node" in text
     assert "BiasGelu" not in text
     assert "Relu" not in text

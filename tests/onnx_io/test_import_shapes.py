@@ -205,24 +205,30 @@ def test_claims_fill_gaps_only(tmp_path: Path) -> None:
 
 
 def test_the_first_unknown_operator_is_named(tmp_path: Path) -> None:
-    """A product behind an operator without a shape: both nodes are named."""
+    """A product behind an operator without a shape is listed as unknown, with the operator; it is not counted as 0."""
     nodes = [
         node("Mystery", ["x"], ["m"], name="culprit", domain="some.where"), node("Relu", ["m"], ["r"]),
         node("MatMul", ["r", "w"], ["y"], name="victim"),
     ]  # fmt: skip
-    with pytest.raises(InputFileError, match=r"node 'victim' \(MatMul\) is not known, because that of node 'culprit'"):
-        load(tmp_path, model(nodes, {"x": (2, 3)}, ["y"], {"w": weight(3, 4)}, domains=["some.where"]))
+    proto = model(nodes, {"x": (2, 3)}, ["y"], {"w": weight(3, 4)}, domains=["some.where"])
+    (unknown,) = load(tmp_path, proto).workload.unknown
+    assert (unknown.name, unknown.op) == ("victim", "MatMul")
+    assert "node 'culprit' (Mystery)" in unknown.reason
 
 
 def test_a_size_that_the_data_decides(tmp_path: Path) -> None:
-    """The error names the operator and the option; the option works, for every tensor behind it."""
+    """The product is listed with the operator and the option that counts it; the option works for every tensor behind it."""
     nodes = [
         node("NonZero", ["x"], ["places"], name="find"), node("Transpose", ["places"], ["rows"]),
         node("Cast", ["rows"], ["real"], to=1), node("MatMul", ["real", "w"], ["y"], name="product"),
     ]  # fmt: skip
     proto = model(nodes, {"x": (5, 6)}, ["y"], {"w": weight(2, 4)})
-    with pytest.raises(InputFileError, match=r"node 'find' \(NonZero\).*--dim 'places\[1\]'=INT"):
-        load(tmp_path, proto)
+    open_sizes = load(tmp_path, proto).workload
+    assert open_sizes.gemms == ()
+    assert [(entry.name, entry.op) for entry in open_sizes.unknown] == [("product", "MatMul")]
+    assert "node 'find' (NonZero); bound by --dim 'places[1]'=INT it is counted" in open_sizes.unknown[0].reason
+    assert [operator.op for operator in open_sizes.server_operators][-1] == "MatMul"
+    assert any("'product' (MatMul)" in note for note in open_sizes.notes)
     assert shapes_of(load(tmp_path, proto, dims={"places[1]": 9})) == {"product": (1, 9, 2, 4)}
 
 
@@ -251,7 +257,7 @@ def test_a_branch_that_the_data_decides(tmp_path: Path) -> None:
 
 
 def test_loops(tmp_path: Path) -> None:
-    """A state that the body leaves in its shape has it after the loop; one that grows, and what is collected, are open."""
+    """A state that the body leaves in its shape has it after the loop; one that grows is followed through every iteration."""
     body = helper.make_graph(
         [
             node("Add", ["same", "x"], ["same_next"]), node("Concat", ["grown", "x"], ["grown_next"], axis=0),
@@ -262,10 +268,11 @@ def test_loops(tmp_path: Path) -> None:
         [value("on", (), TensorProto.BOOL), value("same_next", None), value("grown_next", None), value("row", None)],
     )  # fmt: skip
     nodes = [node("Loop", ["trips", "", "x", "x"], ["same_end", "grown_end", "rows"], body=body)]
-    facts = walk(model(nodes, {"x": (2, 3)}, ["same_end", "grown_end", "rows"], {"trips": np.int64(4)}))
-    assert facts["same_end"].shape == (2, 3)
-    assert facts["grown_end"].shape == ("grown_end[0]", 3)
-    assert facts["rows"].shape == ("rows[0]", 3, 2)
+    outputs = ["same_end", "grown_end", "rows"]
+    facts = walk(model(nodes, {"x": (2, 3)}, outputs, {"trips": np.int64(4)}))
+    assert [facts[name].shape for name in outputs] == [(2, 3), (2 + 4 * 2, 3), (4, 3, 2)]
+    facts = walk(model(nodes, [value("x", (2, 3)), value("trips", (), TensorProto.INT64)], outputs))
+    assert [facts[name].shape for name in outputs] == [(2, 3), ("grown_end[0]", 3), ("rows[0]", 3, 2)]
 
 
 def test_large_constants_are_not_folded(tmp_path: Path) -> None:
