@@ -1,0 +1,94 @@
+"""onnx's own backend node tests of every operator with matrix work, cut at random over three devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from in_process import run_split
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from cleave_plan.onnx_io.attributes import subgraphs
+
+FAMILIES = {
+    "MatMul": 120, "Attention": 90, "Conv": 15, "ConvTranspose": 11, "Gemm": 11, "Einsum": 9, "QLinearMatMul": 8, "GRU": 6,
+    "LSTM": 6,
+    "RNN": 6, "DeformConv": 4, "ConvInteger": 2, "MatMulInteger": 1, "QLinearConv": 1,
+}  # fmt: skip
+"""Operators, and how many node tests with each there are at the least."""
+
+WITHOUT_SPLIT = {
+    "test_einsum_transpose": "one operand", "test_einsum_sum": "one operand", "test_einsum_batch_diagonal": "one operand",
+    "test_einsum_scalar": "one operand", "test_einsum_sum_bfloat16": "one operand",
+    "test_einsum_transpose_bfloat16": "one operand",
+}  # fmt: skip
+"""Tests without a product."""
+
+OPEN_SHAPES = "affine_grid"
+"""Expanded functions whose sizes hang on a branch."""
+
+TOLERANCE = {"bfloat16": 1e-2, "float16": 1e-2}
+
+
+@cache
+def node_tests() -> dict[str, list[Any]]:
+    """The tests by operator; one with several operators stands under each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = load_model_tests(kind="node")
+    found: dict[str, list[Any]] = {family: [] for family in FAMILIES}
+    for test in tests:
+        for op in {*operators(test.model.graph.node)} & FAMILIES.keys():
+            found[op].append(test)
+    return found
+
+
+def operators(nodes: Any) -> Iterator[str]:
+    """Operators of nodes and of their subgraphs."""
+    for node in nodes:
+        yield node.op_type
+        for graph in subgraphs(node):
+            yield from operators(graph.node)
+
+
+def array(value: Any) -> Any:
+    """A value of a test as it is fed."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def assert_close(got: Any, wanted: np.ndarray, test: Any) -> None:
+    """Same type and shape; integers equal, floats within the test's tolerance (or that of half precision)."""
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    if wanted.dtype.kind in "iub":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    tolerance = max(test.rtol, TOLERANCE.get(wanted.dtype.name, 1e-4))
+    np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.filterwarnings("ignore")
+def test_node_tests(tmp_path: Path, family: str) -> None:
+    """Each gives its expected output, and has a product that devices compute unless the table says why not."""
+    tests = node_tests()[family]
+    assert len(tests) >= FAMILIES[family]
+    for test in tests:
+        if OPEN_SHAPES in test.name:
+            continue
+        path = tmp_path / f"{test.name}.onnx"
+        onnx.save(test.model, path)
+        for number, (given, wanted) in enumerate(test.data_sets):
+            feeds = {value.name: array(item) for value, item in zip(test.model.graph.input, given, strict=False)}
+            imported, result = run_split(path, feeds, seed=number, devices=3)
+            in_bodies = "linear_attention" in test.name  # products in the body of a loop are the server's
+            assert result.tiles_run or test.name in WITHOUT_SPLIT or in_bodies, test.name
+            assert not imported.workload.unrecognised or in_bodies, test.name
+            for value, item in zip(test.model.graph.output, wanted, strict=True):
+                assert_close(result.outputs[value.name], array(item), test)
