@@ -24,8 +24,9 @@ from cleave_plan.planning.terms import Terms
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-ItemBox = tuple[int, int, int, int, int, int, int]
-"""``(device, row_start, row_stop, column_start, column_stop, item_start, item_stop)``"""
+ItemBox = tuple[int, ...]
+"""``(device, row_start, row_stop, column_start, column_stop, item_start, item_stop)``, with ``k_start, k_stop`` before the
+items where K is cut"""
 
 
 def balanced_groups(ability: Floats, count: int) -> list[Ints]:

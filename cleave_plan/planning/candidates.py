@@ -50,6 +50,7 @@ class Candidates:
     fleet: Fleet
     server_allowed: bool
     level_joint: bool = True
+    inner: bool = True
     classes: list[LevelClass] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
@@ -118,9 +119,11 @@ class Candidates:
             devices, links = self.columns_of(part.gemm), self.links(part.gemm, part.copies)
             kinds = self._server_kinds(part.gemm) if self.server_allowed or part.gemm.pinned else []
             first = self.fleet.servers[kinds[0][0]] if kinds else None
-            found = _at_home(options_for(part, devices, links, first, alone=alone), kinds[0] if kinds else ())
+            found = _at_home(options_for(part, devices, links, first, alone=alone, inner=self.inner), kinds[0] if kinds else ())
             for kind in kinds[1:]:
-                more = _at_home(options_for(part, devices, links, self.fleet.servers[kind[0]], alone=alone), kind)
+                more = _at_home(
+                    options_for(part, devices, links, self.fleet.servers[kind[0]], alone=alone, inner=self.inner), kind
+                )
                 found += [option for option in more if option.homes]
             if not found:
                 raise self._fits_nowhere(part.gemm)
@@ -137,7 +140,7 @@ class Candidates:
         found: dict[int, list[Option]] = {}
         for kind in self._server_kinds(parts[0].gemm) if self.server_allowed else [()]:
             server = self.fleet.servers[kind[0]] if kind else None
-            together = joint_options(parts, columns, self.links(parts[0].gemm), server)
+            together = joint_options(parts, columns, self.links(parts[0].gemm), server, inner=self.inner)
             for place, option in zip(places, _at_home(together, kind), strict=False):
                 found.setdefault(place, []).append(option)
         return found
@@ -191,6 +194,7 @@ class Candidates:
             [self.columns_of(part.gemm) for part in free],
             self.links(free[0].gemm),
             [self.links(part.gemm, copies).flop_per_s for part in free],
+            inner=self.inner,
         )
         return max(shared_s, pinned_s)
 

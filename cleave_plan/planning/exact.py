@@ -18,11 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from cleave_plan.planning.terms import Terms
+
 MAX_DEVICES = 4
 MAX_SIDE = 8
 
 Rectangle = tuple[int, int, int, int, int]
 """``(device, row_start, row_stop, column_start, column_stop)``"""
+
+
+def tiny(terms: Terms, devices: int) -> bool:
+    """Is the case small enough for exact tilings?"""
+    return devices <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
 
 
 @dataclass(frozen=True, slots=True)

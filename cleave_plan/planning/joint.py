@@ -12,7 +12,7 @@ The result is one further option for each part; the integer program takes them t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.level import server_rate
 from cleave_plan.fleet.device import Server
-from cleave_plan.planning.bounds import Links, capacity
+from cleave_plan.planning.ability import Ability, ability_of
+from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.level import Shares, level_bound, shares_at
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
 from cleave_plan.planning.terms import Terms, eligible, terms_of
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _ROUNDS = 4
@@ -36,7 +38,9 @@ _EVEN = 5e-3
 """Groups end together when their times differ by less than this share."""
 
 
-def joint_options(parts: Sequence[Part], columns: Sequence[DeviceColumns], links: Links, server: Server | None) -> list[Option]:
+def joint_options(
+    parts: Sequence[Part], columns: Sequence[DeviceColumns], links: Links, server: Server | None, *, inner: bool
+) -> list[Option]:
     """One option for each part, over disjoint groups of devices; empty when no such grouping was found.
 
     ``columns[g]`` are the devices' figures for part g's element type.
@@ -44,14 +48,15 @@ def joint_options(parts: Sequence[Part], columns: Sequence[DeviceColumns], links
     terms = [terms_of(part.gemm, part.copies) for part in parts]
     rates = [0.0 if server is None else server_rate(part.gemm, server) for part in parts]
     shown = [_only_eligible(own, one) for own, one in zip(terms, columns, strict=True)]
-    abilities = [capacity(own, one) for own, one in zip(terms, shown, strict=True)]
-    bound_s = level_bound(terms, shown, links, rates)
+    abilities = [ability_of(own, one, inner=inner) for own, one in zip(terms, shown, strict=True)]
+    bound_s = level_bound(terms, shown, links, rates, inner=inner)
+    level = _Level(parts=parts, terms=terms, columns=shown, links=links, server=server, inner=inner)
     stretch = np.ones(len(parts))
     usual = [0.0] * len(parts)
     best: list[Option] = []
     for _ in range(_ROUNDS):
-        shares = shares_at(terms, abilities, links, rates, bound_s, stretch)
-        made = _tiled(parts, terms, shown, links, server, shares, bound_s, usual)
+        shares = shares_at(abilities, links, rates, bound_s, stretch)
+        made = level.tiled(shares, abilities, bound_s, usual)
         if made is None:
             break
         if not best or _together(made, links) < _together(best, links):
@@ -63,45 +68,56 @@ def joint_options(parts: Sequence[Part], columns: Sequence[DeviceColumns], links
     return best
 
 
-def _tiled(
-    parts: Sequence[Part], terms: Sequence[Terms], columns: Sequence[DeviceColumns], links: Links, server: Server | None,
-    shares: Shares, bound_s: float, usual: list[float],
-) -> list[Option] | None:  # fmt: skip
-    """Each part over the devices that it has most of; None when a part has none or no tiling.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Level:
+    """The parts of one level and what they share."""
 
-    ``usual[g]``: the share of its group that the servers' links could feed in the round before (0: not known), updated here.
-    """
-    owner = shares.devices.argmax(axis=0)
-    idle = shares.devices.max(axis=0) <= 1e-9
-    weight = _link_weights(terms, columns, shares, bound_s)
-    made = []
-    for g, (part, own, devices) in enumerate(zip(parts, terms, columns, strict=True)):
-        mine = np.flatnonzero((owner == g) & ~idle & eligible(own, devices))
-        part_links = Links(egress=links.egress * float(weight[g]), ingress=links.ingress * float(weight[g]), flop_per_s=0.0)
-        slab = None
-        if server is not None:
-            slab = slab_of(own, float(shares.server[g]) * server_rate(part.gemm, server) * bound_s / own.flop)
+    parts: Sequence[Part]
+    terms: Sequence[Terms]
+    columns: Sequence[DeviceColumns]
+    links: Links
+    server: Server | None
+    inner: bool
+
+    def tiled(self, shares: Shares, abilities: Sequence[Ability], bound_s: float, usual: list[float]) -> list[Option] | None:
+        """Each part over the devices that it has most of; None when a part has none or no tiling.
+
+        ``usual[g]``: the share of its group that the servers' links could feed in the round before (0: not known), updated
+        here.
+        """
+        owner, idle = shares.devices.argmax(axis=0), shares.devices.max(axis=0) <= 1e-9
+        weight = _link_weights(abilities, shares, bound_s)
+        made = []
+        for g, own in enumerate(self.terms):
+            mine = np.flatnonzero((owner == g) & ~idle & eligible(own, self.columns[g]))
+            search = (
+                None if len(mine) == 0 else self._search(g, mine, float(weight[g]), float(shares.server[g]) * bound_s, usual[g])
+            )
+            if search is None or not search.options:
+                return None
+            usual[g] = search.usual / len(mine)
+            made.append(min(search.options, key=lambda option, links=search.links: option.seconds(links)))  # type: ignore[misc]
+        return made
+
+    def _search(self, g: int, mine: Ints, weight: float, server_s: float, usual: float) -> Search:
+        """A finished search over the group ``mine``, with ``weight`` of the links and ``server_s`` of the server's time."""
+        part, own, devices = self.parts[g], self.terms[g], self.columns[g]
+        links = Links(egress=self.links.egress * weight, ingress=self.links.ingress * weight, flop_per_s=0.0)
+        slab = None if self.server is None else slab_of(own, server_s * self.server.rate(part.gemm.dtype) / own.flop)
         left = own if slab is None else slab.rest
-        if len(mine) == 0:
-            return None
-        order = by_ability(left, devices, mine, part_links)
         search = Search(
-            part=part, terms=left, devices=devices, links=part_links, order=order, slab=slab, server=server,
-            usual=round(usual[g] * len(mine)),
+            part=part, terms=left, devices=devices, links=links, order=by_ability(left, devices, mine, links), slab=slab,
+            server=self.server, usual=round(usual * len(mine)), inner=self.inner,
         )  # fmt: skip
         search.run()
-        usual[g] = search.usual / len(mine)
-        if not search.options:
-            return None
-        made.append(min(search.options, key=lambda option: option.seconds(part_links)))
-    return made
+        return search
 
 
-def _link_weights(terms: Sequence[Terms], columns: Sequence[DeviceColumns], shares: Shares, bound_s: float) -> Floats:
+def _link_weights(abilities: Sequence[Ability], shares: Shares, bound_s: float) -> Floats:
     """The share of the servers' links that each part may plan with: its share of the operand bytes at the bound."""
     needed = np.array([
-        float((shares.devices[g] * capacity(own, devices).operand(bound_s)).sum())
-        for g, (own, devices) in enumerate(zip(terms, columns, strict=True))
+        float((own * ability.amount(bound_s) / np.maximum(ability.efficiency(bound_s), 1e-300)).sum())
+        for own, ability in zip(shares.devices, abilities, strict=True)
     ])  # fmt: skip
     return np.maximum(needed / max(float(needed.sum()), 1e-300), 1e-6)
 

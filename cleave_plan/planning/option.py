@@ -77,6 +77,8 @@ def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: 
 
 def mode_of(gemm: Gemm, copies: tuple[Tiles, ...]) -> Mode:
     """The name of what is cut; whole batch items count as whole rows."""
+    if any(bool(np.any(t.k_stop - t.k_start < gemm.shape.k)) for t in copies):
+        return Mode.INNER
     cuts_m = any(bool(np.any(t.m_stop - t.m_start < gemm.shape.m)) for t in copies)
     cuts_n = any(bool(np.any(t.n_stop - t.n_start < gemm.shape.n)) for t in copies)
     if cuts_n:

@@ -15,9 +15,11 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.level import server_rate
 from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Server
-from cleave_plan.planning.bounds import Links, gemm_bound
+from cleave_plan.planning.ability import bound_of
+from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.exact import tiny
 from cleave_plan.planning.option import Option, Part, non_dominated, on_server
-from cleave_plan.planning.search import Search, by_ability, tiny
+from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
 from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.planning.tiling import tiles_of_copies, tilings
@@ -29,7 +31,9 @@ _EVEN = 3e-3
 """Devices and server end together when their times differ by less than this share."""
 
 
-def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server | None, *, alone: bool = True) -> list[Option]:
+def options_for(
+    part: Part, devices: DeviceColumns, links: Links, server: Server | None, *, alone: bool = True, inner: bool = False
+) -> list[Option]:
     """Non-dominated options of ``part``; ``server`` may compute too (None: it may not).
 
     ``alone=False``: the level's parts already share the fleet by groups, servers included; the options found here are what
@@ -45,7 +49,9 @@ def options_for(part: Part, devices: DeviceColumns, links: Links, server: Server
     able = np.flatnonzero(eligible(terms, devices))
     if len(able) == 0:
         return found
-    search = Search(part=part, terms=terms, devices=devices, links=links, order=by_ability(terms, devices, able, links))
+    search = Search(
+        part=part, terms=terms, devices=devices, links=links, order=by_ability(terms, devices, able, links), inner=inner
+    )
     search.run(thorough=alone)
     if alone and server is not None and search.options and not tiny(terms, len(able)):
         found += _shared_with_server(search, server)
@@ -59,9 +65,10 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     theirs; then it is corrected by the difference of the two times found until they are even.
     """
     terms, part = alone.terms, alone.part
-    stretch = alone.best_s / max(alone.floor(alone.order, alone.links), 1e-300)
+    without = replace(alone.links, flop_per_s=0.0)
+    stretch = alone.best_s / max(bound_of(terms, alone.devices.take(alone.order), without, inner=alone.inner), 1e-300)
     together = Links(egress=alone.links.egress, ingress=alone.links.ingress, flop_per_s=server_rate(part.gemm, server))
-    target_s = gemm_bound(terms, alone.devices.take(alone.order), together) * stretch
+    target_s = bound_of(terms, alone.devices.take(alone.order), together, inner=alone.inner) * stretch
     per_second = server_rate(part.gemm, server) / terms.flop
     found: list[Option] = []
     area = target_s * per_second

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Server
+from cleave_plan.planning.ability import cuts_depth
+from cleave_plan.planning.bars import bar_tilings
 from cleave_plan.planning.batched import ItemBox
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
-from cleave_plan.planning.exact import MAX_DEVICES, MAX_SIDE, front
+from cleave_plan.planning.exact import front, tiny
 from cleave_plan.planning.option import Option, Part, option_of
 from cleave_plan.planning.slab import Slab
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.tiling import FREE, tilings
+from cleave_plan.planning.volume import volume_bound
 from cleave_plan.workload.gemm import Gemm
 
 Ints = NDArray[np.int64]
@@ -33,6 +36,9 @@ FRUGAL = 1.015
 
 FAR, NEAR = 1.25, 1.08
 """Ratios around the expected crossing that are searched: of the bound's estimate, and of one found for nearly the same GEMM."""
+
+_WORTH_BARS = 1e-2
+"""Inner splits are tried when their bound is at least this share below the best option (their search costs more)."""
 
 _WORTH = 1e-3
 """A subset is tried when its bound is at least this share below the best option."""
@@ -50,6 +56,7 @@ class Search:
     usual: int = 0
     slab: Slab | None = None
     server: Server | None = None
+    inner: bool = False
     options: list[Option] = field(default_factory=list)
 
     @property
@@ -74,6 +81,8 @@ class Search:
             if self.floor(self.order[:count], self.links) >= self.best_s * (1 - _WORTH):
                 break  # smaller subsets have larger bounds
             self.attempt(count, self.devices)
+        for count in sorted({most, len(self.order)}) if cuts_depth(self.terms, self.inner) else ():
+            self.attempt_bars(count)
 
     def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
         """Bisect for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
@@ -111,23 +120,29 @@ class Search:
         needed = FRUGAL * least / np.maximum(bound_s - self.devices.latency, 1e-12)
         return replace(self.devices, downlink=np.clip(needed, 1e-9, self.devices.downlink))
 
+    def attempt_bars(self, count: int) -> None:
+        """Tile over the ablest ``count`` with inner splits, where their bound promises enough."""
+        subset = self.order[:count]
+        alone = Links(egress=self.links.egress, ingress=self.links.ingress, flop_per_s=0.0)
+        if not tiny(self.terms, count) and volume_bound(self.terms, self.devices.take(subset), alone) < self.best_s * (
+            1 - _WORTH_BARS
+        ):
+            self.offer([list(boxes) for boxes in bar_tilings(self.terms, self.devices, subset)])
+
     def attempt(self, count: int, shown: DeviceColumns) -> bool:
         """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""
-        made = [
-            option_of(self.part, [*boxes, *self.own_boxes()], self.devices, self.server)
-            for boxes in _candidates(self.terms, shown, self.order[:count], self.part.gemm)
-        ]
-        made = [option for option in made if np.isfinite(option.device_s.max())]
-        self.options += made
+        made = self.offer(_candidates(self.terms, shown, self.order[:count], self.part.gemm))
         if not made:
             return False
         best = min(made, key=lambda option: option.seconds(self.links))
         return best.links_s(self.links) > float(best.device_s.max())
 
-
-def tiny(terms: Terms, devices: int) -> bool:
-    """Is the case small enough for exact tilings?"""
-    return devices <= MAX_DEVICES and terms.items == 1 and max(terms.rows, terms.columns) <= MAX_SIDE
+    def offer(self, tilings: Iterable[list[ItemBox]]) -> list[Option]:
+        """Price tilings of what is not the server's, and keep those that fit."""
+        made = [option_of(self.part, [*boxes, *self.own_boxes()], self.devices, self.server) for boxes in tilings]
+        made = [option for option in made if np.isfinite(option.device_s.max())]
+        self.options += made
+        return made
 
 
 def by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -> Ints:

@@ -117,14 +117,19 @@ def _fastest_whole(item: Item, family: Family, beat_s: float, floor_s: float) ->
     low, high, best = floor_s, beat_s, None
     trial = high * (1 - item.worth)
     while trial > low:
+        near = high - low < WORTH * high  # the question is now whether there is anything faster at all
         curves = item.curves(family, trial)
         if item.cover(curves, family) >= 1:
-            best = item.tiling(item.tree(curves, family, trial), trial)
-            high = min(best[0], trial)
+            made = item.tiling(item.tree(curves, family, trial), trial)
+            best = made if best is None or made[0] < best[0] else best
+            if near and made[0] >= high:
+                break  # the curves' tolerance, not a faster tiling: going on would creep down by it
+            high = min(made[0], trial)
+        elif near:
+            break
         else:
             low = trial
-        near = high - low < WORTH * high  # is there anything faster at all?
-        trial = high * (1 - item.worth) if near else (low + high) / 2
+        trial = high * (1 - item.worth) if high - low < WORTH * high else (low + high) / 2
     return best
 
 

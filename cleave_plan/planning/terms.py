@@ -12,7 +12,7 @@ A chain (:mod:`cleave_plan.workload.chain`) has one column, whose bytes are thos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -35,6 +35,7 @@ class Terms:
     """Coefficients of one GEMM, in bytes and FLOP per row, column or element of C; ``items`` batch items.
 
     ``stream_bytes`` must fit the stream buffers of a device that takes part, ``held_bytes`` the rest of its memory.
+    ``whole_depth``: K may not be cut (a convolution's operands are regions that overlap, a chain is no single product).
     """
 
     rows: int
@@ -51,6 +52,7 @@ class Terms:
     bound_rows: int
     stream_bytes: float
     held_bytes: float = 0.0
+    whole_depth: bool = False
 
     @property
     def area(self) -> int:
@@ -59,11 +61,9 @@ class Terms:
 
     def transposed(self) -> Terms:
         """The same work with rows and columns exchanged (C' = B' A'); only for planning, never for bounds."""
-        return Terms(
-            rows=self.columns, columns=self.rows, depth=self.depth, items=self.items, row_bytes=self.col_bytes,
-            col_bytes=self.row_bytes, halo_bytes=self.halo_bytes, out_bytes=self.out_bytes,
-            accumulator_bytes=self.accumulator_bytes, flop=self.flop, bound_row_bytes=self.col_bytes,
-            bound_rows=self.columns, stream_bytes=self.stream_bytes, held_bytes=self.held_bytes,
+        return replace(
+            self, rows=self.columns, columns=self.rows, row_bytes=self.col_bytes, col_bytes=self.row_bytes,
+            bound_row_bytes=self.col_bytes, bound_rows=self.columns,
         )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def terms_of(gemm: Gemm, copies: int = 1) -> Terms:
     shape = gemm.shape
     if gemm.chain is not None:
         return _chain_terms(gemm, gemm.chain, copies)
-    a_size, b_size = gemm.a.dtype.bits / 8, gemm.b.dtype.bits / 8
+    a_size, b_size = gemm.a.bits / 8, gemm.b.bits / 8
     row_bytes, halo, bound_row, bound_rows = shape.k * a_size, 0.0, shape.k * a_size, shape.m
     if gemm.window is not None:
         row_bytes, halo, bound_row, bound_rows = _window_terms(gemm.window, a_size)
@@ -80,7 +80,7 @@ def terms_of(gemm: Gemm, copies: int = 1) -> Terms:
         rows=shape.m, columns=shape.n, depth=shape.k, items=shape.batch * copies, row_bytes=row_bytes,
         col_bytes=shape.k * b_size, halo_bytes=halo, out_bytes=gemm.out_dtype.bits / 8,
         accumulator_bytes=gemm.a.dtype.accumulator_bits / 8, flop=2.0 * shape.k, bound_row_bytes=bound_row,
-        bound_rows=bound_rows, stream_bytes=shape.k * (a_size + b_size),
+        bound_rows=bound_rows, stream_bytes=shape.k * (a_size + b_size), whole_depth=gemm.window is not None,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _chain_terms(gemm: Gemm, form: ChainForm, copies: int) -> Terms:
         rows=shape.m, columns=shape.n, depth=shape.k, items=shape.batch * copies, row_bytes=form.row_bytes,
         col_bytes=form.item_bytes, halo_bytes=0.0, out_bytes=up, accumulator_bytes=gemm.a.dtype.accumulator_bits / 8,
         flop=2.0 * shape.k, bound_row_bytes=form.row_bytes, bound_rows=shape.m, stream_bytes=form.stream_bytes,
-        held_bytes=form.held_bytes,
+        held_bytes=form.held_bytes, whole_depth=True,
     )  # fmt: skip
 
 

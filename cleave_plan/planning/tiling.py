@@ -16,6 +16,7 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.planning.batched import ItemBox, balanced_groups, share_items
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.exact import tiny
 from cleave_plan.planning.rounding import Box, round_strips
 from cleave_plan.planning.slicing import MOST, slicing_tilings
 from cleave_plan.planning.slicing_item import makespan
@@ -38,6 +39,10 @@ _IN_TURN, _GROUPS, _WHOLE_ITEMS = 16, 2, 4
 take one item each, below the third devices may take whole items."""
 
 
+_CUT_DEPTH = 9
+"""Length of a box that says where it cuts K."""
+
+
 def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[ItemBox]]:
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``)."""
     if terms.items == 1:
@@ -57,7 +62,7 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[
         for transposed, own in ((False, terms), (True, terms.transposed())):
             shared = share_items(own, devices, order, floor_s)
             if shared:
-                yield [_oriented(box[:5], transposed, box[5], box[6]) for box in shared]
+                yield [_oriented((d, a, b, e, f), transposed, i, j) for d, a, b, e, f, i, j in shared]
 
 
 def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, list[Box]]]:
@@ -77,7 +82,7 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
         for boxes in made:
             beat_s = min(beat_s, makespan(own, devices, boxes))
             yield transposed, boxes
-    if 1 < len(order) <= MOST:
+    if 1 < len(order) <= MOST and not tiny(terms, len(order)):
         nested = slicing_tilings(terms, devices, order, beat_s, floor_s)
         if nested is not None:
             yield False, nested
@@ -134,25 +139,18 @@ def _oriented(box: Box, transposed: bool, item: int, item_stop: int | None = Non
 
 def tiles_of_copies(boxes: list[ItemBox], depth: int, batch: int, copies: int) -> tuple[Tiles, ...]:
     """One :class:`Tiles` for each of ``copies`` GEMMs whose batches stand one after the other in the boxes' items."""
-    table = np.array(boxes, dtype=np.int64).reshape(-1, 7)
+    whole = [box if len(box) == _CUT_DEPTH else (*box[:5], 0, depth, *box[5:]) for box in boxes]
+    table = np.array(whole, dtype=np.int64).reshape(-1, _CUT_DEPTH)
     answer = []
     for copy in range(copies):
-        start = np.clip(table[:, 5] - copy * batch, 0, batch)
-        stop = np.clip(table[:, 6] - copy * batch, 0, batch)
+        start = np.clip(table[:, 7] - copy * batch, 0, batch)
+        stop = np.clip(table[:, 8] - copy * batch, 0, batch)
         mine = stop > start
-        rows = table[mine]
-        whole = np.zeros(len(rows), dtype=np.int64)
+        device, m_start, m_stop, n_start, n_stop, k_start, k_stop = table[mine, :7].T
         answer.append(
             Tiles(
-                device=rows[:, 0],
-                m_start=rows[:, 1],
-                m_stop=rows[:, 2],
-                n_start=rows[:, 3],
-                n_stop=rows[:, 4],
-                k_start=whole,
-                k_stop=whole + depth,
-                batch_start=start[mine],
-                batch_stop=stop[mine],
+                device=device, m_start=m_start, m_stop=m_stop, n_start=n_start, n_stop=n_stop, k_start=k_start, k_stop=k_stop,
+                batch_start=start[mine], batch_stop=stop[mine],
             )
-        )
+        )  # fmt: skip
     return tuple(answer)
