@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "diff_plans", "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_fleet", "load_inputs",
-    "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet", "save_outputs",
-    "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
+    "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet",
+    "save_outputs", "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -41,18 +41,19 @@ def load_onnx(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    trips: Mapping[str, int] | None = None,
     training: bool = False,
 ) -> Workload:
     """The work of one batch of an ONNX model; weights are not read.
 
-    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs. ``training``: the work of a training step, with the
-    gradient GEMMs of every GEMM derived from the forward ones. Raises InputFileError for a file that is not a model, and
-    an error that names each dimension that is still open.
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs, ``trips`` how often Loops run. ``training``: the work
+    of a training step, with the gradient GEMMs of every GEMM derived from the forward ones. Raises InputFileError for a file
+    that is not a model, and an error that names each dimension that is still open.
     """
     from cleave_plan.onnx_io.importer import load_model
     from cleave_plan.workload.backward import training_workload
 
-    forward = load_model(Path(path), dims=dims or {}, shapes=shapes or {}).workload
+    forward = load_model(Path(path), dims=dims, shapes=shapes, trips=trips).workload
     return training_workload(forward) if training else forward
 
 
@@ -161,6 +162,7 @@ def sweep_plans(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    trips: Mapping[str, int] | None = None,
     training: bool = False,
     progress: Progress = silent,
     **options: Any,
@@ -181,10 +183,11 @@ def sweep_plans(
         )
     fixed = None
     if over in ("devices", "servers"):
-        fixed = load_onnx(model, dims=dims, shapes=shapes, training=training)
+        fixed = load_onnx(model, dims=dims, shapes=shapes, trips=trips, training=training)
 
     def case(value: int) -> tuple[Workload, Fleet]:
-        workload = fixed or load_onnx(model, dims={**(dims or {}), over: value}, shapes=shapes, training=training)
+        bound = {**(dims or {}), over: value}
+        workload = fixed or load_onnx(model, dims=bound, shapes=shapes, trips=trips, training=training)
         if over == "servers":
             return workload, with_servers(fleet, value)
         return workload, some_devices(fleet, range(value)) if over == "devices" else fleet
@@ -229,12 +232,12 @@ def verify(plan: Plan, workload: Workload | None = None, fleet: Fleet | None = N
 
 
 def load_model_of(plan: Plan, path: str | Path) -> Workload:
-    """The model at ``path`` with the dimensions and shapes that ``plan`` was made with, and for training if it was.
+    """The model at ``path`` with the sizes and trip counts that ``plan`` was made with, and for training if it was.
 
     Raises AnswerIsNoError when it does not have them, so that it must be another model than the plan's.
     """
     try:
-        return load_onnx(path, dims=plan.dims, shapes=plan.shapes, training=plan.training)
+        return load_onnx(path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips, training=plan.training)
     except UsageError as error:
         raise AnswerIsNoError(
             f"the plan was made for another model, {plan.model.name!r}: in this one, {error.what}",
@@ -247,7 +250,7 @@ def draw_inputs(plan: Plan, model: str | Path, *, seed: int = 0) -> dict[str, np
     from cleave_plan.execution.inputs import random_inputs
     from cleave_plan.onnx_io.importer import load_model
 
-    return random_inputs(load_model(model, dims=plan.dims, shapes=plan.shapes), seed=seed)
+    return random_inputs(load_model(model, dims=plan.dims, shapes=plan.shapes, trips=plan.trips), seed=seed)
 
 
 def load_inputs(path: str | Path) -> dict[str, np.ndarray]:

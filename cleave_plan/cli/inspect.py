@@ -15,6 +15,7 @@ Examples:
   cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128
   cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128 --training
   cleave-plan inspect resnet.onnx --shape image=1x3x224x224 --all
+  cleave-plan inspect speech.onnx --dim batch=1 --trip decoder/Loop=20
   cleave-plan inspect model.onnx --json | python -m json.tool
 """
 
@@ -29,6 +30,7 @@ def inspect(
     model: Path,
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    trips: tuple[tuple[str, int], ...],
     training: bool,
     every: bool,
     as_json: bool,
@@ -41,7 +43,10 @@ def inspect(
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.workload import workload_document, workload_text
 
-    workload = load_onnx(model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), training=training)
+    workload = load_onnx(
+        model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), trips=gathered(trips, "--trip"),
+        training=training,
+    )  # fmt: skip
     if as_json:
         emit_json(workload_document(workload))
     else:

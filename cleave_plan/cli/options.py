@@ -44,6 +44,14 @@ def shape_binding(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(_size(size, f"the shape of {name!r}") for size in shape.lower().split("x") if shape)
 
 
+def trip_binding(text: str) -> tuple[str, int]:
+    """``NAME=N``: how often a Loop runs; 0 is a number of iterations too."""
+    name, _, times = text.rpartition("=")
+    if not name or not times.isascii() or not times.isdigit():
+        raise click.BadParameter(f"{text!r} is not NAME=N, for example decoder/loop=20")
+    return name, int(times)
+
+
 def _size(text: str, owner: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise click.BadParameter(f"{owner} has {text!r} where a whole number of 1 or more was expected")
@@ -132,7 +140,11 @@ def training_option(command: Command) -> Command:
 
 
 def shape_options(command: Command) -> Command:
-    """``--dim`` and ``--shape``: sizes that the file leaves open."""
+    """``--dim``, ``--shape`` and ``--trip``: sizes and numbers of iterations that the file leaves open."""
+    command = click.option(
+        "--trip", "trips", metavar="LOOP=N", multiple=True, type=trip_binding,
+        help="How often a Loop runs, by the name of its node. Repeatable.",
+    )(command)  # fmt: skip
     command = click.option(
         "--shape", "shapes", metavar="INPUT=1x3x224x224", multiple=True, type=shape_binding,
         help="Shape of an input. Repeatable.",

@@ -85,6 +85,7 @@ def plan(
     fleet_file: Path,
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    trips: tuple[tuple[str, int], ...],
     training: bool,
     servers: str | None,
     without: tuple[str, ...],
@@ -111,7 +112,8 @@ def plan(
     if servers is not None:
         fleet = with_servers(fleet, _server_choice(servers))
     sizes: dict[str, Any] = {
-        "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "training": training,
+        "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "trips": gathered(trips, "--trip"),
+        "training": training,
     }  # fmt: skip
     options: dict[str, Any] = {"without": without, "gap": gap, "time_limit_s": time_limit}
     if sweep is not None:

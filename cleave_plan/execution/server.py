@@ -71,7 +71,7 @@ def run(
             "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
             expected="a plan made without --training", remedy="plan the model again without --training to run it",
         )  # fmt: skip
-    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes)
+    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
     placed = admit(plan, imported.workload)
     values = check_inputs(imported, inputs)
     devices = device_load(placed.values())

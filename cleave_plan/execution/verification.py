@@ -88,7 +88,7 @@ def verify_run(
 
     ``runtime`` is "auto", "onnxruntime" or "reference". Raises what loading and running a model raise.
     """
-    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes)
+    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
     oracle = WholeModel(imported, runtime=runtime)
     begin = time.perf_counter()
     wanted = oracle.run(inputs)

@@ -95,7 +95,7 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         "training": (str(before.training).lower(), str(after.training).lower()),
         "servers": (", ".join(before.server_names), ", ".join(after.server_names)),
     }
-    for kind in ("dims", "shapes", "settings"):
+    for kind in ("dims", "shapes", "trips", "settings"):
         one, other = getattr(before, kind), getattr(after, kind)
         for name in sorted({*one, *other}):
             pairs[f"{kind}.{name}"] = (str(one.get(name, "")), str(other.get(name, "")))

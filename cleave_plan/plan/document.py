@@ -47,6 +47,7 @@ def _stops(axis: str) -> Meta:
 Index = Annotated[int, _count("An index, counted from 0.", "1")]
 Stop = Annotated[int, _count("One past the last index of a range.", "1", least=1)]
 Size = Annotated[int, _count("A size of one axis.", "element")]
+Trips = Annotated[int, _count("Iterations of a Loop.", "1")]
 Name = Annotated[str, _text("A name.")]
 Share = Annotated[float, Meta(description="A share of a whole.", ge=0.0, le=1.0, extra_json_schema={"x-unit": "1"})]
 Bytes = Annotated[float, _amount("An amount of memory.", "byte")]
@@ -213,3 +214,4 @@ class PlanDocument(_Document):
     solver: Annotated[SolverDocument, _of("What the solver reported.")]
     assignments: Annotated[tuple[AssignmentDocument, ...], _of("The decisions; each GEMM of the model is in exactly one.")]
     notes: Annotated[tuple[str, ...], _of("Sentences that a reader of the plan must see.")]
+    trips: Annotated[dict[str, Trips], _of("How often Loops of the model run, as bound, by name; absent: none was bound.")] = {}

@@ -12,7 +12,7 @@ from cleave_plan.workload.graph import Workload
 
 
 def same_model(plan: Plan, workload: Workload) -> Iterator[Finding]:
-    """The plan was made for this model file, with the dimensions, shapes and phases that ``workload`` has."""
+    """The plan was made for this model file, with the dimensions, shapes, trip counts and phases that ``workload`` has."""
     yield from _same_file(Code.MODEL, plan.model, workload)
     if dict(plan.dims) != dict(workload.dims):
         yield _bindings("dims", dict(plan.dims), dict(workload.dims))
@@ -23,6 +23,8 @@ def same_model(plan: Plan, workload: Workload) -> Iterator[Finding]:
     stated, given_shapes = _tuples(plan.shapes), _tuples(workload.shapes)
     if stated != given_shapes:
         yield _bindings("shapes", stated, given_shapes)
+    if dict(plan.trips) != dict(workload.trips):
+        yield _bindings("trips", dict(plan.trips), dict(workload.trips))
 
 
 def same_fleet(plan: Plan, fleet: Fleet) -> Iterator[Finding]:

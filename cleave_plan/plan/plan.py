@@ -130,7 +130,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """A whole plan. ``dims``/``shapes`` are the bindings it was made with; ``settings`` the planner's options in words.
+    """A whole plan. ``dims``/``shapes``/``trips`` are the bindings it was made with; ``settings`` the planner's options in words.
 
     ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's.
     """
@@ -147,6 +147,7 @@ class Plan:
     solver: SolverReport
     notes: tuple[str, ...] = ()
     training: bool = False
+    trips: Mapping[str, int] = field(default_factory=dict)
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
-from cleave_plan.workload.graph import ServerOperator, TensorInfo, Workload
+from cleave_plan.workload.graph import ServerOperator, TensorInfo, UnknownWork, Workload
 
 _COLUMNS = (
     Column("GEMM", numeric=False), Column("op", numeric=False),
@@ -44,6 +44,7 @@ def workload_document(workload: Workload) -> dict[str, Any]:
         "model": {"name": workload.name, "sha256": workload.sha256, "weights_present": workload.weights_present},
         "dims": dict(workload.dims),
         "shapes": {name: list(shape) for name, shape in workload.shapes.items()},
+        "trips": dict(workload.trips),
         "training": workload.training,
         "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.inputs],
         "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.outputs],
@@ -64,6 +65,9 @@ def workload_document(workload: Workload) -> dict[str, Any]:
         ],
         "server_operators": [_operator_document(operator) for operator in workload.server_operators],
         "unrecognised": [_operator_document(operator) for operator in workload.unrecognised],
+        "unknown": [
+            {"name": work.name, "op": work.op, "domain": work.domain, "reason": work.reason} for work in workload.unknown
+        ],
         "notes": list(workload.notes),
     }
 
@@ -106,6 +110,9 @@ def workload_text(workload: Workload, screen: Screen, *, every: bool = False) ->
         sheet.table(_COLUMNS, [row[:-1] for row in rows], total=total)
     if not every and len(groups) < len(workload.gemms):
         sheet.notes(["a row stands for × identical GEMMs and its last three columns are their sums; --all lists each"])
+    if workload.unknown:
+        sheet.heading(f"Not known before the run, and in no total: {plural(len(workload.unknown), 'node')}")
+        sheet.table(*_unknown_table(workload.unknown, every))
     sheet.heading(f"On the server: {plural(len(workload.server_operators), 'operator')}")
     if workload.server_operators:
         sheet.table(*_server_table(workload.server_operators))
@@ -166,6 +173,20 @@ def _sums(group: Sequence[Gemm]) -> tuple[str, str, str]:
         _flop(sum(gemm.flop for gemm in group)),
         _bytes(sum(moved_bytes(gemm) for gemm in group)),
     )
+
+
+def _unknown_table(works: Sequence[UnknownWork], every: bool) -> tuple[list[Column], list[list[str]]]:
+    """Work that nobody can count yet, with the reason; like works share a row unless ``every`` is set."""
+    columns = [Column("node", numeric=False), Column("op", numeric=False), Column("×"), Column("reason", numeric=False)]
+    groups: dict[object, list[UnknownWork]] = {}
+    for work in works:
+        groups.setdefault(work.name if every else (work.op, work.domain, work.reason), []).append(work)
+    rows = []
+    for group in groups.values():
+        first = group[0]
+        op = f"{first.domain}.{first.op}" if first.domain else first.op
+        rows.append([common_name([work.name for work in group]), op, count(len(group)), first.reason])
+    return columns, rows
 
 
 def _server_table(operators: Sequence[ServerOperator]) -> tuple[list[Column], list[list[str]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cleave_plan.cli.options import dim_binding, gathered, output_file, seconds, shape_binding
+from cleave_plan.cli.options import dim_binding, gathered, output_file, seconds, shape_binding, trip_binding
 from cleave_plan.errors import UsageError
 
 
@@ -32,6 +32,15 @@ def test_shapes_that_cannot_be_meant(text: str) -> None:
     """The same for shapes, size by size."""
     with pytest.raises(click.BadParameter):
         shape_binding(text)
+
+
+def test_trip_counts() -> None:
+    """The path of a Loop and a number of iterations, which may be 0."""
+    assert trip_binding("decoder/Loop=20") == ("decoder/Loop", 20)
+    assert trip_binding("a=b=0") == ("a=b", 0)
+    for text in ("loop", "=3", "loop=", "loop=-1", "loop=1.5", "loop=²"):
+        with pytest.raises(click.BadParameter):
+            trip_binding(text)
 
 
 def test_times() -> None:

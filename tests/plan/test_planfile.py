@@ -77,7 +77,7 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
     document = plan_document(plan)
     assert list(document) == [
         "schema_version", "model", "fleet", "dims", "shapes", "training", "settings", "device_names", "server_names", "predicted",
-        "solver", "assignments", "notes",
+        "solver", "assignments", "notes", "trips",
     ]  # fmt: skip
     assert list(document["assignments"][0]) == [
         "class_name", "mode", "gemms", "server", "servers", "shares", "joined", "join_axis", "device", "m_start", "m_stop",
@@ -88,6 +88,21 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
     assert {"batch_s", "levels_s", "server_operators_s", "ideal_levels_s", "bound_s", "gap"} <= set(document["predicted"])
     save_plan(plan, tmp_path / "plan.json")
     assert json.loads((tmp_path / "plan.json").read_text()) == document
+
+
+def test_trip_counts_are_kept_and_may_be_absent(tmp_path: Path) -> None:
+    """Plans hold the bound trip counts; a file from before they existed has none."""
+    plan = replace(example()[0], trips={"decoder/loop": 20, "idle": 0})
+    save_plan(plan, tmp_path / "plan.json")
+    assert dict(load_plan(tmp_path / "plan.json").trips) == {"decoder/loop": 20, "idle": 0}
+    document = json.loads((tmp_path / "plan.json").read_text())
+    del document["trips"]
+    (tmp_path / "older.json").write_text(json.dumps(document))
+    assert dict(load_plan(tmp_path / "older.json").trips) == {}
+    document["trips"] = {"loop": -1}
+    (tmp_path / "wrong.json").write_text(json.dumps(document))
+    with pytest.raises(InputFileError, match=r"\$\.trips"):
+        load_plan(tmp_path / "wrong.json")
 
 
 def test_people_can_read_it(tmp_path: Path) -> None:
