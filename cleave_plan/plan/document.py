@@ -80,7 +80,8 @@ class AssignmentDocument(_Document):
         Mode,
         _of(
             "How each GEMM is cut: 'row' cuts M (every tile spans N), 'column' cuts N (every tile spans M), 'two-dimensional' "
-            "cuts both, 'server' leaves it whole on the server (no tiles). 'batch' may be cut in every mode."
+            "cuts both, 'inner' cuts K (perhaps M and N too), 'server' leaves it whole on the server (no tiles). 'batch' may be "
+            "cut in every mode."
         ),
     ]
     gemms: Annotated[tuple[Name, ...], Meta(description="Names of the GEMMs that follow this decision.", min_length=1)]

@@ -25,6 +25,7 @@ class Mode(StrEnum):
     ROW = "row"
     COLUMN = "column"
     TWO_DIMENSIONAL = "two-dimensional"
+    INNER = "inner"
     SERVER = "server"
 
 

@@ -23,7 +23,7 @@ from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 from cleave_plan.workload.joined import view_of
 
-SWITCHES = frozenset({"server", "shared", "level-joint", "chains"})
+SWITCHES = frozenset({"server", "shared", "inner", "level-joint", "chains"})
 """What ``without`` may name."""
 
 _AGREEMENT = 1e-6
@@ -41,8 +41,8 @@ def make_plan(
     """The best plan found for one batch of ``workload`` on ``fleet``.
 
     ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
-    operand or a result, "level-joint" the sharing of the fleet by groups of devices in levels of several GEMMs, "chains"
-    the computing of attention as one piece of work.
+    operand or a result, "inner" the cutting of K, "level-joint" the sharing of the fleet by groups of devices in levels of
+    several GEMMs, "chains" the computing of attention as one piece of work.
     ``gap`` is the integer program's relative gap (not the plan's, which is proven against the lower bound),
     ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists and MissingFigureError when the
     fleet lacks a figure that is needed.
@@ -52,7 +52,10 @@ def make_plan(
         raise UsageError(f"cannot plan without {', '.join(sorted(unknown))}", expected=f"one of {', '.join(sorted(SWITCHES))}")
     chains = () if "chains" in without else usable_chains(workload, fleet)
     view = view_of(workload, shared="shared" not in without, chains=chains)
-    found = Candidates(view=view, fleet=fleet, server_allowed="server" not in without, level_joint="level-joint" not in without)
+    found = Candidates(
+        view=view, fleet=fleet, server_allowed="server" not in without, level_joint="level-joint" not in without,
+        inner="inner" not in without,
+    )  # fmt: skip
     found.collect(progress)
     base = base_memory(workload, fleet)
     unit_s = total_bound(found.classes, found.bounds) or 1.0
