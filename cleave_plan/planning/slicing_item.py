@@ -114,22 +114,20 @@ def fastest(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling
 
 def _fastest_whole(item: Item, family: Family, beat_s: float, floor_s: float) -> Tiling | None:
     """Curves and tilings agree: every trial is rounded at once, and the next starts below what that takes."""
-    low, high, best = floor_s, beat_s, None
-    trial = high * (1 - item.worth)
+    low, high, best, step = floor_s, beat_s, None, item.worth
+    trial = high * (1 - step)
     while trial > low:
-        near = high - low < WORTH * high  # the question is now whether there is anything faster at all
         curves = item.curves(family, trial)
         if item.cover(curves, family) >= 1:
             made = item.tiling(item.tree(curves, family, trial), trial)
+            # Where the curves' tolerance lets a tiling take no less than before, longer steps get past it.
+            step = item.worth if made[0] < high else 4 * step
             best = made if best is None or made[0] < best[0] else best
-            if near and made[0] >= high:
-                break  # the curves' tolerance, not a faster tiling: going on would creep down by it
             high = min(made[0], trial)
-        elif near:
-            break
         else:
             low = trial
-        trial = high * (1 - item.worth) if high - low < WORTH * high else (low + high) / 2
+        near = high - low < WORTH * high  # is there anything faster at all?
+        trial = high * (1 - step) if near else (low + high) / 2
     return best
 
 

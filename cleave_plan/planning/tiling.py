@@ -16,7 +16,6 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.planning.batched import ItemBox, balanced_groups, share_items
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
-from cleave_plan.planning.exact import tiny
 from cleave_plan.planning.rounding import Box, round_strips
 from cleave_plan.planning.slicing import MOST, slicing_tilings
 from cleave_plan.planning.slicing_item import makespan
@@ -82,7 +81,7 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
         for boxes in made:
             beat_s = min(beat_s, makespan(own, devices, boxes))
             yield transposed, boxes
-    if 1 < len(order) <= MOST and not tiny(terms, len(order)):
+    if 1 < len(order) <= MOST:
         nested = slicing_tilings(terms, devices, order, beat_s, floor_s)
         if nested is not None:
             yield False, nested
