@@ -15,14 +15,11 @@ from cleave_plan.execution.verification import Comparison
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not (CORPUS / "truth.jsonl").is_file(), reason="the shared corpus is not beside this checkout")
 
-DATA_DECIDES = "the tokens decide how many of them each expert gets: sizes that no plan can know"
 FUSED = "the stored values are of a graph with a fused SkipLayerNormalization, which rounds elsewhere; as written it agrees"
 RANDOM = "it draws random numbers"
 TRANSFORMERS, TESTS = "ort/onnxruntime/test/python/transformers/test_data/models", "ort/onnxruntime/test/testdata"
 
 EXCEPTIONS = {
-    "export/mixtral_tiny_eager_legacy_dyn/model.onnx": DATA_DECIDES,
-    "export/qwen2moe_tiny_eager_legacy_dyn/model.onnx": DATA_DECIDES,
     f"{TRANSFORMERS}/gpt2_attention_no_past_add_opt.onnx": FUSED,
     f"{TRANSFORMERS}/gpt2_attention_no_past_opt.onnx": FUSED,
     f"{TRANSFORMERS}/gpt2_attention_opt_no_skiplayernorm.onnx": FUSED,
