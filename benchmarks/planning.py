@@ -63,7 +63,7 @@ def measure(name: str, case: Case, workload: Workload, import_s: float, devices:
         planning_s=planning_s,
         batch_s=plan.predicted.batch_s,
         gap=plan.predicted.gap,
-        rows=tuple(_row(level, plan) for level in plan.predicted.levels),
+        rows=tuple(_row(level, plan) for level in plan.predicted.levels if level.gemms),  # chains leave levels empty
     )
 
 
@@ -74,7 +74,7 @@ def _row(level: LevelReport, plan: Plan) -> Row:
         count=level.count,
         time_s=level.ideal_s,
         bound_s=level.bound_s,
-        above_percent=100 * (level.ideal_s / level.bound_s - 1),
+        above_percent=100 * (level.ideal_s / level.bound_s - 1) if level.bound_s else 0.0,
         binds=level.binds,
         modes=", ".join(sorted(modes)),
     )

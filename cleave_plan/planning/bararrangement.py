@@ -4,7 +4,7 @@ An arrangement says who stands where: slabs cut the inner axis, each slab's plan
 a strip in bars, and a bar's devices share its depth. At a time T slab s then reaches the depth kappa_s at which the
 widths of its strips add up to its plane (:mod:`cleave_plan.planning.barlayout`); the least T has sum kappa_s = K. Every
 number so found is rounded by largest remainders, from the slabs down: depths to K, widths to a plane's columns, heights
-to its rows, and a bar's depth over its devices in proportion to min(t*d/(a*r + b*c), t*F/(2rc)). The boxes cover
+to its rows, and a bar's depth over its devices in proportion to the operand bytes that they bring. The boxes cover
 exactly by construction.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import STREAM_SHARE
 from cleave_plan.planning.barlayout import Plane, log_root
 from cleave_plan.planning.groups import Abilities, abilities
 from cleave_plan.planning.terms import Terms
@@ -134,18 +135,22 @@ def _frame(terms: Terms, devices: DeviceColumns, place: Arrangement) -> _Frame:
     )  # fmt: skip
 
 
-def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: float) -> Fit | None:
-    """The least time of ``place``, looked for from ``near_s``, and its sizes; None when it is not within a factor of 1000."""
+def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: float, limit_s: float = np.inf) -> Fit | None:
+    """The least time of ``place``, looked for from ``near_s``, and its sizes; None when it is over ``limit_s`` or not
+    within a factor of 1000 of ``near_s``."""
     frame = _frame(terms, devices, place)
     short, enough, trial = 0.0, np.inf, near_s
     for _ in range(_CORRECTIONS):
         share = frame.share(trial)
         short, enough = (short, trial) if share >= 1 else (trial, enough)
+        if short >= limit_s:
+            return None
         if 1 <= share < 1 + _PRECISION or enough < short * (1 + _PRECISION) or not 1e-3 < trial / near_s < 1e3:
             break
         trial *= float(np.clip(max(share, 1e-9) ** -_POWER, 0.5, 1.05)) * (1 + _PRECISION / 2)
         if not short < trial < enough:
             trial = float(np.sqrt(short * enough))
+        trial = min(trial, max(limit_s, short * (1 + _PRECISION)))
     if np.isinf(enough):
         return None
     seconds = enough
@@ -169,6 +174,7 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit)
     """Integer boxes of one item, exact by construction."""
     frame = _frame(terms, devices, place)
     operand, limit = frame.brought(fit.seconds)
+    brought = frame.able(fit.seconds).operand
     depth, width = rounded(fit.depth, terms.depth), np.zeros(len(place.strips), dtype=np.int64)
     for slab in range(len(place.slabs)):
         mine = frame.slab_of == slab
@@ -183,10 +189,10 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit)
             wide, row = int(width[strip]), 0
             for bar, tall in zip(bars.tolist(), rounded(height[bars], int(frame.rows[strip])).tolist(), strict=True):
                 if deep and wide and tall:
-                    members = place.devices[frame.bar_of == bar]
+                    mine = frame.bar_of == bar
                     across = (column, column + wide, row, row + tall)
                     across = across if place.transposed[slab] else (*across[2:], *across[:2])
-                    boxes += _bar(terms, devices, members, across, (k, k + deep), fit.seconds)
+                    boxes += _bar(terms, devices, place.devices[mine], brought[mine], across, (k, k + deep))
                 row += tall
             column += wide
         k += deep
@@ -194,20 +200,30 @@ def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit)
 
 
 def _bar(
-    terms: Terms, devices: DeviceColumns, members: Ints, across: tuple[int, ...], along: tuple[int, int], seconds: float
+    terms: Terms, devices: DeviceColumns, members: Ints, operand: Floats, across: tuple[int, ...], along: tuple[int, int]
 ) -> list[Box]:
-    """The boxes of one bar: its depth over its members."""
-    own = devices.take(members)
+    """The boxes of one bar: its depth over its members, in proportion to their ``operand`` bytes.
+
+    (Arithmetic never binds on footprints within the members' limits: see ``groups``.)"""
     tall, wide = across[1] - across[0], across[3] - across[2]
-    t = np.maximum(seconds - own.latency, 0.0)
-    rate = own.rate(np.broadcast_to(np.asarray(seconds * own.flop_per_s), (len(own),)))
-    share = np.minimum(
-        t * own.downlink * terms.depth / (tall * terms.row_bytes + wide * terms.col_bytes), t * rate / (2.0 * tall * wide)
-    )
     boxes: list[Box] = []
     k = along[0]
-    for device, deep in zip(members.tolist(), rounded(share, along[1] - along[0]).tolist(), strict=True):
-        if deep:
-            boxes.append((device, across[0], across[1], across[2], across[3], k, k + deep))
+    for device, deep in zip(members.tolist(), rounded(operand, along[1] - along[0]).tolist(), strict=True):
+        passes = _passes(terms, float(devices.memory[device]), tall, wide, deep) if deep else 0
+        for part in range(passes):
+            top, bottom = (across[0] + tall * step // passes for step in (part, part + 1))
+            boxes.append((device, top, bottom, across[2], across[3], k, k + deep))
         k += deep
     return boxes
+
+
+def _passes(terms: Terms, memory: float, tall: int, wide: int, deep: int) -> int:
+    """In how many parts a box's rows are done so that the smallest of its operands fits the memory (small boxes may not,
+    once rounded)."""
+    kept = (1 - STREAM_SHARE) * memory
+    a, b = terms.row_bytes / terms.depth * deep, terms.col_bytes / terms.depth * deep * wide
+    for passes in range(1, tall):
+        rows = -(-tall // passes)
+        if min(rows * a, b, rows * wide * terms.accumulator_bytes) <= kept:
+            return passes
+    return tall

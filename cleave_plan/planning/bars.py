@@ -44,8 +44,12 @@ _FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
 _ABOVE, _ABOVE_SLABS = 1.015, 1.03
 """The first trial time over the volume bound, with one slab and with several."""
 
-_TRIALS, _ROUNDS = 5, 2
-"""Trial times, and groupings with the shape that the layout before them had."""
+_TRIALS, _ROUNDS, _LIKE = 6, 2, 0.03
+"""Trial times, groupings with the shape that the layout before them had, and how near to 1 a cover must be for the groups
+of one trial to start the next."""
+
+_STRETCH, _STRETCHES = 1.15, 24
+"""How a time is stretched whose groups cannot cover the plane, and how often."""
 
 _KEPT = 4
 """Stacks of slabs whose times are found exactly (three times as many in a longer search)."""
@@ -56,6 +60,9 @@ _PLACES, _CLOSER = (10, 14, 18, 22, 26), 0.99
 _POOL, _STEPS = 3, 1500
 """Arrangements that are annealed in turn, and the steps of one turn."""
 
+_WORTH = 1.01
+"""An arrangement is dropped when its time is over this much of another's."""
+
 Found = tuple[Arrangement, Fit]
 
 
@@ -63,8 +70,9 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``), inner axis cut.
 
     Boxes cover items x M x N x K exactly. Nothing is yielded for convolutions (their operands are regions that overlap)
-    nor for more batch items than devices. ``budget_s``: seconds of further search for a better tiling; without it the
-    answer is the same on every machine.
+    nor for more batch items than devices, nor where memory is so small that one footprint for each device never covers the
+    plane (tiles in passes do: :mod:`cleave_plan.planning.heights`). ``budget_s``: seconds of processor time for further
+    search; without it the answer is the same on every machine.
     """
     if terms.halo_bytes > 0 or terms.items > len(order) or terms.items * terms.depth * terms.area == 0:
         return
@@ -85,9 +93,9 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
 
 def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> Found | None:
     """The arrangement of least time that was found for one item."""
-    deadline = time.monotonic() + budget_s
+    deadline = time.thread_time() + budget_s
     floor_s = volume_bound(terms, devices, _FREE)
-    pool = _fits(terms, devices, [_grouped(terms, devices, floor_s * _ABOVE, SEED)], floor_s)
+    pool = _one_slab(terms, devices, floor_s * _ABOVE)
     footprints = terms.area / max(float(abilities(terms, devices, floor_s).cut.mean()), 1e-300)
     few = footprints < FEW and len(devices) > 1 and terms.depth > 1
     if few:
@@ -103,7 +111,7 @@ def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> Found | 
 def _searched(terms: Terms, devices: DeviceColumns, pool: list[Found], few: bool, deadline: float) -> list[Found]:
     """Ever finer stacks of slabs and annealing, in turns, until the ``deadline``."""
     turn = 0
-    while time.monotonic() < deadline:
+    while time.thread_time() < deadline:
         if few and turn < len(_PLACES):
             T = min(map(_seconds, pool)) * _CLOSER
             able = abilities(terms, devices, T, terms.depth / 2)
@@ -121,9 +129,26 @@ def _seconds(found: Found) -> float:
 
 
 def _fits(terms: Terms, devices: DeviceColumns, places: Sequence[Arrangement], near_s: float) -> list[Found]:
-    """Those of ``places`` that can be done, with their sizes."""
-    fits = [(place, fitted(terms, devices, place, near_s)) for place in places]
-    return [(place, fit) for place, fit in fits if fit is not None]
+    """Those of ``places`` that can be done and are nearly as good as the best before them, with their sizes."""
+    found: list[Found] = []
+    for place in places:
+        limit_s = min(map(_seconds, found), default=np.inf) * _WORTH
+        fit = fitted(terms, devices, place, near_s, limit_s)
+        if fit is not None:
+            found.append((place, fit))
+    return found
+
+
+def _one_slab(terms: Terms, devices: DeviceColumns, T: float) -> list[Found]:
+    """Groups and strips over the whole depth; none when they never cover the plane.
+
+    Where the memory limits footprints, groups made for too short a time cover it at no time: it is stretched then."""
+    for _ in range(_STRETCHES):
+        found = _fits(terms, devices, [_grouped(terms, devices, T, SEED)], T)
+        if found:
+            return found
+        T *= _STRETCH
+    return []
 
 
 def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> Arrangement:
@@ -132,7 +157,8 @@ def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> Arran
     group: Ints | None = None
     for trial in range(_TRIALS):
         slab = _trial(terms, abilities(terms, devices, T), group, seed + trial)
-        share, group = slab.strips.share, slab.group
+        share = slab.strips.share
+        group = slab.group if abs(share - 1) < _LIKE else None  # at an unlike time another number of groups is right
         T *= float(np.clip(share, 0.1, 10.0)) ** -0.6
         found.append((T, slab))
         if abs(share - 1) < 3e-4:

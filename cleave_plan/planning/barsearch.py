@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.bararrangement import Arrangement, Fit, spans
-from cleave_plan.planning.barlayout import Plane
+from cleave_plan.planning.barlayout import Plane, log_root
 from cleave_plan.planning.groups import Abilities, Members, abilities, members
 from cleave_plan.planning.terms import Terms
 
@@ -37,14 +37,14 @@ BATCH, SWAPS = 64, 0.7
 HOT, COLD = 3e-4, 3e-6
 """Temperatures from first to last step, as shares of what is to be reached."""
 
-_WIDE, _NARROW = (0.5, 20, 8), (0.03, 11, 2)
-"""How far depths are looked for around the last ones, halvings of that range and Newton steps in each: at first, later."""
+_WIDE, _NARROW = (0.5, 15, 8), (0.02, 4, 2)
+"""How far depths are looked for around the last ones, guesses, and Newton steps for each guess: at first, later."""
 
 
 def refined(
     terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit, steps: int, deadline: float, seed: int
 ) -> Arrangement:
-    """``place`` after ``steps`` steps (fewer when the monotonic clock passes ``deadline``): the best seen on the way.
+    """``place`` after ``steps`` steps (fewer when the thread's processor time passes ``deadline``): the best seen on the way.
 
     ``fit``: its sizes; devices keep their slabs' and strips' frames, only who stands in which bar changes."""
     if len(place.bars) < 2:
@@ -52,7 +52,7 @@ def refined(
     walk = _Walk.of(terms, devices, place, fit, seed)
     best, kept = walk.measure(_WIDE), walk.bar.copy()
     for step in range(steps):
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             break
         walk.step(HOT * (COLD / HOT) ** (step / steps))
         reached = walk.measure(_NARROW)
@@ -110,18 +110,18 @@ class _Walk:
         self.operand = np.where(self.slots < 0, 0.0, self.now.operand[self.slots])
         self.limit = np.where(self.slots < 0, 0.0, self.limits[self.slots])
         everyone = np.arange(len(self.slots))
-        reach, halvings, steps = effort
+        reach, guesses, steps = effort
         if self.single:
             self.width = self._widths(self.operand, self.limit, everyone, self.depth, self.width, 4 * steps)
             self.worth = np.full(len(self.slots), 1 / float(self.columns[0]))
             return float(self.width.sum() / self.columns[0])
-        low, high = self.depth * (1 - reach), self.depth * (1 + reach)
-        for _ in range(halvings):
-            middle = (low + high) / 2
-            self.width = self._widths(self.operand, self.limit, everyone, middle, self.width, steps)
-            enough = np.bincount(self.slab_of, self.width) >= self.columns
-            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-        self.depth = low
+
+        def cover(depth: Floats) -> Floats:
+            self.width = self._widths(self.operand, self.limit, everyone, depth, self.width, steps)
+            return np.asarray(np.bincount(self.slab_of, self.width) / self.columns)
+
+        least = self.depth * (1 - reach)
+        self.depth = low = np.maximum(log_root(cover, least, self.depth * (1 + reach), guesses), least)
         self.width = self._widths(self.operand, self.limit, everyone, low, self.width, 4)
         less = self._widths(self.operand, self.limit, everyone, low * 1.002, self.width, 3)
         change = np.bincount(self.slab_of, self.width) / np.bincount(self.slab_of, less)

@@ -41,6 +41,10 @@ BLOCK = 1536
 """Devices, in order of p, that are improved together; more are done block by block."""
 
 
+_ROUNDING = 0.998
+"""Share of the memory that real sizes may fill, so that whole rows and columns still fit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Abilities:
     """What devices bring by some T: ``operand`` bytes S, ``cut`` elements p of a shared footprint, ``alone`` p_1.
@@ -82,7 +86,7 @@ def abilities(terms: Terms, devices: DeviceColumns, T: float, depth: float | Non
     useful = (2 * side * volume / np.maximum(operand, 1e-300)) ** 2
     cut = np.minimum(cut, np.maximum(useful, volume / terms.depth))
     operand = np.minimum(operand, 2 * side * volume / np.sqrt(np.maximum(cut, 1e-300)))
-    kept = (1 - STREAM_SHARE) * devices.memory
+    kept = (1 - STREAM_SHARE) * devices.memory * _ROUNDING
     small_c, small_operand = np.minimum(cut, kept / terms.accumulator_bytes), np.minimum(operand, 2 * kept)
     keep_c = operand**2 * small_c >= small_operand**2 * cut
     operand, cut = np.where(keep_c, operand, small_operand), np.where(keep_c, small_c, cut)

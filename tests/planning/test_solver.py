@@ -97,11 +97,10 @@ def test_a_row_without_variables_counts(name: str) -> None:
     assert solve(program, gap=0.0, time_limit_s=20, solver=name).outcome is Outcome.SOLVED
     program.rows[-1].limit = -0.5
     try:
-        answer = solve(program, gap=0.0, time_limit_s=20, solver=name)
-    except CleaveError as error:
-        assert "memory" in str(error)
-    else:
-        assert answer.outcome is Outcome.INFEASIBLE
+        outcome = solve(program, gap=0.0, time_limit_s=20, solver=name).outcome
+    except CleaveError as error:  # a solver that drops an empty row is caught by our own check
+        outcome = Outcome.INFEASIBLE if "memory" in str(error) else None
+    assert outcome is Outcome.INFEASIBLE
 
 
 class Tampering:

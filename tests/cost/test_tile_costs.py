@@ -158,12 +158,16 @@ def read_by(window: ConvWindow, start: int, stop: int) -> set[tuple[int, ...]]:
 
 
 def sent_for(window: ConvWindow, start: int, stop: int) -> int:
-    """Positions of the boxes that are sent: for each image the slab of output positions that holds the rows (one
-    coordinate on leading axes, a range on the first that differs, all of the rest), and the hull of what it reads."""
+    """Positions of the boxes that are sent: for the first and last image the slab of output positions that holds the rows
+    (one coordinate on leading axes, a range on the first that differs, all of the rest), and the hull of what it reads;
+    of images between them everything."""
     total, rows = 0, math.prod(window.output)
     for image in range(window.images):
         low, high = max(start, image * rows), min(stop, (image + 1) * rows) - 1
         if low > high:
+            continue
+        if start < image * rows and (image + 1) * rows < stop:
+            total += math.prod(window.input)
             continue
         box, free = [], False
         for first, last, size in zip(
