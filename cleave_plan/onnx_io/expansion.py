@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from cleave_plan.onnx_io.facts import Fact
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.quantised_pairs import Pairs
@@ -34,17 +34,9 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
     nodes: list[onnx.NodeProto] = []
     found, stood_for = Pairs(graph, facts).rewrite(names)
     origins = {name: Origin(name, op) for name, op in stood_for.items()}
-    place = {output: at for at, node in enumerate(graph.node) for output in node.output if output}
-    for node in found:
-        name = node.name if node.domain == OWN else names[place[next(filter(None, node.output))]]
-        operator = operator_of(node)
-        if operator is None or operator.expand is None:
-            nodes.append(node)
-            continue
-        builder = Builder(node, name, facts, file.opsets[""])
-        try:
-            operator.expand(builder)
-        except DeclinedError:
+    for name, node in found:
+        builder = expansion_of(node, name, facts, file.opsets[""])
+        if builder is None:
             nodes.append(node)
             continue
         nodes += builder.nodes
@@ -56,3 +48,17 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
         graph.node.extend(nodes)
         file.model.opset_import.append(helper.make_opsetid(OWN, 1))
     return origins
+
+
+def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], opset: int) -> Builder | None:
+    """The nodes that ``node`` stands for; None when it has no expansion, or not for these inputs."""
+    operator = operator_of(node)
+    if operator is None or operator.expand is None:
+        return None
+    builder = Builder(node, name, facts, opset)
+    try:
+        operator.forms(node, [facts.get(tensor, UNKNOWN).sizes if tensor else None for tensor in node.input])
+        operator.expand(builder)
+    except (DeclinedError, ShapeContradictionError):  # a contradiction is told when the node's own forms are asked for
+        return None
+    return builder

@@ -24,7 +24,7 @@ from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.naming import first_output, unique_names
 from cleave_plan.onnx_io.notes import make_notes
 from cleave_plan.onnx_io.operators import has_uncounted_matrix_work, operator_of
-from cleave_plan.onnx_io.order import node_label, reads
+from cleave_plan.onnx_io.order import node_label, reads_of
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.regions import Region
@@ -95,8 +95,16 @@ def load_model(
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
     regions = walk.run(graph, facts)
-    origins = expand_fused(file, facts, unique_names(graph))
+    origins = expand_fused(file, facts, unique_names(graph)) if _may_expand(graph) else {}
     return _Importer(file, bindings, facts, walk, origins, regions).build(given)
+
+
+def _may_expand(graph: onnx.GraphProto) -> bool:
+    """Whether a node may stand for others: a fused one, or a dequantisation before a product."""
+    ops = {(domain_of(node), node.op_type): node for node in graph.node}
+    return ("", "DequantizeLinear") in ops or any(
+        operator is not None and operator.expand is not None for operator in map(operator_of, ops.values())
+    )
 
 
 class _Importer:
@@ -112,7 +120,7 @@ class _Importer:
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
         self.names = unique_names(self.graph)
         self.forms, unknown = self._forms()
-        needs = tuple(tuple(reads(node)) for node in self.graph.node)
+        needs = reads_of(self.graph.node) if origins else file.needs
         self.constants = constant_tensors(self.graph, needs, bindings.inputs)
         self.learned = learned_tensors(self.graph, needs, facts)
         self.inner = self._inner(regions)
@@ -131,7 +139,7 @@ class _Importer:
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
         chains = self._chains(gemms, operators)
-        parameters = find_parameters(self.graph, operands, self.bindings.inputs, self.file.path.parent)
+        parameters = find_parameters(self.graph, self.schedule.reads, operands, self.bindings.inputs, self.file.path.parent)
         workload = Workload(
             name=self.file.path.stem,
             sha256=self.file.sha256,

@@ -7,7 +7,7 @@ file does, so a sorted file keeps its order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx
 
@@ -52,34 +52,44 @@ def reads(node: onnx.NodeProto) -> list[str]:
     return names + captured(node) if node.attribute else names
 
 
-def sort_nodes(graph: onnx.GraphProto, where: str) -> None:
-    """Sort the nodes of ``graph`` in place, subgraphs included.
+def reads_of(nodes: Iterable[onnx.NodeProto]) -> tuple[tuple[str, ...], ...]:
+    """What each node reads (:func:`reads`)."""
+    return tuple(tuple(reads(node)) for node in nodes)
+
+
+def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[tuple[str, ...], ...]:
+    """Sort the nodes of ``graph`` in place, subgraphs included; the result is what each node reads.
 
     Of several Constants for one tensor the last is kept. Raises InputFileError when a tensor is defined
     twice, is read or given out but never defined, or depends on itself.
     """
-    _sort(graph, frozenset(), where)
+    return _sort(graph, set(), where)
 
 
-def _sort(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
-    sources = graph_sources(graph) | outer
+def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[tuple[str, ...], ...]:
+    own = graph_sources(graph)
     nodes = _without_repeats(list(graph.node))
-    maker = _makers(nodes, graph_sources(graph), where)
+    maker = _makers(nodes, own, where)
+    sources = own.union(outer)
     for value in graph.output:
         if value.name not in maker and value.name not in sources:
             raise InputFileError(
                 f"nothing defines the output {value.name!r}", where=where, expected="an output that a node makes"
             )
-    order = _stable_order(nodes, maker, sources, where)
+    needs = reads_of(nodes)
+    order = _stable_order(nodes, needs, maker, sources, where)
     if order != list(range(len(graph.node))):
         # A copy, because emptying the field would empty the nodes that are to go back into it.
         sorted_nodes = [onnx.NodeProto.FromString(nodes[index].SerializeToString()) for index in order]
         del graph.node[:]
         graph.node.extend(sorted_nodes)
-    visible = frozenset(sources | maker.keys())
+    visible: set[str] = set()
     for node in graph.node:
-        for inner in subgraphs(node):
-            _sort(inner, visible, f"{where}: {node_label(node)}")
+        if node.attribute:
+            for inner in subgraphs(node):
+                visible = visible or sources.union(maker)
+                _sort(inner, visible, f"{where}: {node_label(node)}")
+    return tuple(needs[index] for index in order)
 
 
 def _without_repeats(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -108,20 +118,29 @@ def _makers(nodes: Iterable[onnx.NodeProto], given: set[str], where: str) -> dic
     return maker
 
 
-def _stable_order(nodes: list[onnx.NodeProto], maker: dict[str, int], sources: set[str], where: str) -> list[int]:
-    """Indices of ``nodes`` in the order they run; Kahn's algorithm with a heap of original positions."""
+def _stable_order(
+    nodes: list[onnx.NodeProto], needs: Sequence[Sequence[str]], maker: dict[str, int], sources: set[str], where: str
+) -> list[int]:
+    """Indices of ``nodes``, which read ``needs``, in the order they run; Kahn's algorithm with a heap of original positions."""
+    links: list[set[int]] = []
+    for index, names in enumerate(needs):
+        needed = {maker[name] for name in names if name in maker}
+        unknown = next((name for name in names if name not in maker and name not in sources), None)
+        if unknown is not None:
+            raise InputFileError(
+                f"{node_label(nodes[index])} reads tensor {unknown!r}, which nothing defines", where=where,
+                expected="a graph input, an initialiser or a node's output",
+            )  # fmt: skip
+        links.append(needed)
+    if all(max(needed, default=-1) < index for index, needed in enumerate(links)):
+        return list(range(len(nodes)))  # most files are sorted
+    return _kahn(nodes, links, where)
+
+
+def _kahn(nodes: list[onnx.NodeProto], links: list[set[int]], where: str) -> list[int]:
     readers: list[list[int]] = [[] for _ in nodes]
     missing = [0] * len(nodes)
-    for index, node in enumerate(nodes):
-        needed = set()
-        for name in reads(node):
-            if name in maker:
-                needed.add(maker[name])
-            elif name not in sources:
-                raise InputFileError(
-                    f"{node_label(node)} reads tensor {name!r}, which nothing defines", where=where,
-                    expected="a graph input, an initialiser or a node's output",
-                )  # fmt: skip
+    for index, needed in enumerate(links):
         missing[index] = len(needed)
         for before in needed:
             readers[before].append(index)

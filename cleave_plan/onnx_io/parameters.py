@@ -12,11 +12,11 @@ import onnx
 from cleave_plan.onnx_io.attributes import get_tensor, subgraphs
 from cleave_plan.onnx_io.elements import WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
-from cleave_plan.onnx_io.facts import Fact
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.naming import first_output
-from cleave_plan.onnx_io.order import reads
+from cleave_plan.onnx_io.order import reads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def constant_tensors(
     names.difference_update(inputs)
     for node, needed in zip(graph.node, needs, strict=True):
         fixed = bool(needed) or (node.op_type == "Constant" and domain_of(node) == "")
-        if fixed and node.op_type not in RANDOM and all(name in names for name in needed):
+        if fixed and names.issuperset(needed) and node.op_type not in RANDOM:
             names.update(name for name in node.output if name)
     return names
 
@@ -49,8 +49,8 @@ def learned_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], fact
     """Float tensors that depend on a float initialiser with at least one axis: those whose gradient a training step needs."""
     names = {tensor.name for tensor in graph.initializer if _is_weight(tensor)}
     for node, needed in zip(graph.node, needs, strict=True):
-        if any(name in names for name in needed):
-            names.update(name for name in node.output if name and _flows(facts.get(name)))
+        if not names.isdisjoint(needed):
+            names.update(name for name in node.output if name and facts.get(name, UNKNOWN).elem in _FLOWS)
     return names
 
 
@@ -59,13 +59,14 @@ def _is_weight(tensor: onnx.TensorProto) -> bool:
     return dtype is not None and dtype.is_float and bool(tensor.dims)
 
 
-def _flows(fact: Fact | None) -> bool:
-    dtype = dtype_of(fact.elem) if fact is not None else None
-    return dtype is None or dtype.is_float
+_FLOWS = frozenset(code for code in range(64) if (dtype := dtype_of(code)) is None or dtype.is_float)
+"""Element types that a gradient may flow through: floats, and where the type is not known."""
 
 
-def find_parameters(graph: onnx.GraphProto, operands: Collection[str], fed: Collection[str], folder: Path) -> Parameters:
-    """The weights of ``graph`` and of its subgraphs.
+def find_parameters(
+    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], operands: Collection[str], fed: Collection[str], folder: Path
+) -> Parameters:
+    """The weights of ``graph``, whose nodes read ``needs``, and of its subgraphs.
 
     Weights are the initialisers that some node reads, of a type that weights have and with at least one axis, and the
     Constants among ``operands`` (tensors that GEMMs multiply by). Tied weights count once: one name, or names of one range
@@ -77,7 +78,7 @@ def find_parameters(graph: onnx.GraphProto, operands: Collection[str], fed: Coll
     present = True
     seen: set[ExternalData] = set()
     resolved: dict[str, Path] = {}
-    for name, tensor, used in _tensors(graph, operands, ""):
+    for name, tensor, used in _tensors(graph, needs, operands, ""):
         outside = locate(tensor, folder, resolved) if is_external(tensor) else None
         present = present and (outside is None or outside.present)
         dtype = dtype_of(tensor.data_type)
@@ -91,9 +92,11 @@ def find_parameters(graph: onnx.GraphProto, operands: Collection[str], fed: Coll
     return Parameters(sizes=sizes, elements=elements, present=present)
 
 
-def _tensors(graph: onnx.GraphProto, operands: Collection[str], prefix: str) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
+def _tensors(
+    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], operands: Collection[str], prefix: str
+) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
     """``(name, tensor, whether it may be a weight)`` of everything that holds data."""
-    used = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
+    used = {value.name for value in graph.output}.union(*needs)
     for tensor in graph.initializer:
         yield prefix + tensor.name, tensor, tensor.name in used
     for sparse in graph.sparse_initializer:
@@ -103,5 +106,6 @@ def _tensors(graph: onnx.GraphProto, operands: Collection[str], prefix: str) -> 
             tensor = get_tensor(node, "value")
             if tensor is not None and first_output(node):
                 yield prefix + node.output[0], tensor, prefix + node.output[0] in operands
-        for inner in subgraphs(node):
-            yield from _tensors(inner, operands, f"{prefix}{node.name or first_output(node)}/")
+        elif node.attribute:
+            for inner in subgraphs(node):
+                yield from _tensors(inner, reads_of(inner.node), operands, f"{prefix}{node.name or first_output(node)}/")

@@ -9,7 +9,6 @@ which now and then is a step of the quantised result.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -53,8 +52,8 @@ class Pairs:
                 self._readers.setdefault(name, []).append(node)
         self._outputs = {value.name for value in graph.output}
 
-    def rewrite(self, names: list[str]) -> tuple[list[onnx.NodeProto], dict[str, str]]:
-        """The nodes of the graph with quantised products in place of the pairs, and the operator that each stood for.
+    def rewrite(self, names: list[str]) -> tuple[list[tuple[str, onnx.NodeProto]], dict[str, str]]:
+        """The nodes of the graph by name, with quantised products in place of the pairs, and the operator that each stood for.
 
         ``names`` are the names of the graph's nodes; a new node has that of the product.
         """
@@ -71,14 +70,18 @@ class Pairs:
             gone |= {place, at}
             made[at] = product
             stood_for[names[place]] = node.op_type
-        nodes = [made.get(place, node) for place, node in enumerate(self._graph.node) if place in made or place not in gone]
+        nodes = []
+        for place, (name, node) in enumerate(zip(names, self._graph.node, strict=True)):
+            if place in made:
+                nodes.append((made[place].name, made[place]))
+            elif place not in gone:
+                nodes.append((name, node))
         return (self._without_unread(nodes), stood_for) if made else (nodes, {})
 
-    def _without_unread(self, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    def _without_unread(self, nodes: list[tuple[str, onnx.NodeProto]]) -> list[tuple[str, onnx.NodeProto]]:
         """Nodes without the DequantizeLinear that nobody reads any more."""
-        used = Counter(name for node in nodes for name in reads(node))
-        used.update(self._outputs)
-        return [node for node in nodes if not _is(node, "DequantizeLinear") or any(used[name] for name in node.output)]
+        used = {tensor for _, node in nodes for tensor in reads(node)} | self._outputs
+        return [(name, node) for name, node in nodes if not _is(node, "DequantizeLinear") or used.intersection(node.output)]
 
     def _product(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
         if domain_of(node) or node.op_type not in ("MatMul", "Gemm", "Conv") or len(node.input) < 2:

@@ -23,11 +23,15 @@ _FIRST_IR_WITH_OPSETS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelFile:
-    """A model as read: ``model`` has its local functions inlined and its nodes sorted; ``sha256`` is of the file."""
+    """A model as read: ``model`` has its local functions inlined and its nodes sorted; ``sha256`` is of the file.
+
+    ``needs`` are the tensors that each node of the outermost graph reads.
+    """
 
     path: Path
     sha256: str
     model: onnx.ModelProto
+    needs: tuple[tuple[str, ...], ...]
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -50,8 +54,8 @@ def read_model(path: Path) -> ModelFile:
     del data
     if model.functions:
         model = _inline(model, path)
-    sort_nodes(model.graph, str(path))
-    return ModelFile(path=path, sha256=digest, model=model)
+    needs = sort_nodes(model.graph, str(path))
+    return ModelFile(path=path, sha256=digest, model=model, needs=needs)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import onnx
 
 from cleave_plan.errors import InputFileError
@@ -12,51 +10,51 @@ from cleave_plan.onnx_io.attributes import subgraphs
 
 def refuse_damaged_names(model: onnx.ModelProto, where: str) -> None:
     """Raise InputFileError when a name in ``model`` is not valid UTF-8."""
-    graphs: list[Iterable[object]] = [_graph_names(model.graph)]
-    graphs.append(entry.domain for entry in model.opset_import)
-    graphs.extend(_function_names(function) for function in model.functions)
-    for names in graphs:
-        for name in names:
-            if not isinstance(name, str):
-                raise InputFileError(
-                    f"the name {name!r} is not text", where=where, expected="names in UTF-8",
-                    remedy="the file may be damaged: export it again",
-                )  # fmt: skip
+    names: list[object] = [entry.domain for entry in model.opset_import]
+    _add_graph(model.graph, names)
+    for function in model.functions:
+        names += [function.name, function.domain, *function.input, *function.output, *function.attribute]
+        names += [entry.domain for entry in function.opset_import]
+        for node in function.node:
+            _add_node(node, names)
+    if set(map(type, names)) <= {str}:
+        return
+    damaged = next(name for name in names if not isinstance(name, str))
+    raise InputFileError(
+        f"the name {damaged!r} is not text", where=where, expected="names in UTF-8",
+        remedy="the file may be damaged: export it again",
+    )  # fmt: skip
 
 
-def _graph_names(graph: onnx.GraphProto) -> Iterator[object]:
-    yield graph.name
-    for value in [*graph.input, *graph.output, *graph.value_info]:
-        yield value.name
-        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-    for tensor in [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]:
-        yield tensor.name
-        for entry in tensor.external_data:
-            yield entry.key
-            yield entry.value
+def _add_graph(graph: onnx.GraphProto, names: list[object]) -> None:
+    names.append(graph.name)
+    for values in (graph.input, graph.output, graph.value_info):
+        for value in values:
+            names.append(value.name)
+            names.extend(dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        _add_tensor(tensor, names)
+    for sparse in graph.sparse_initializer:
+        _add_tensor(sparse.values, names)
+        _add_tensor(sparse.indices, names)
     for node in graph.node:
-        yield from _node_names(node)
+        _add_node(node, names)
 
 
-def _node_names(node: onnx.NodeProto) -> Iterator[object]:
-    yield node.name
-    yield node.op_type
-    yield node.domain
-    yield from node.input
-    yield from node.output
+def _add_tensor(tensor: onnx.TensorProto, names: list[object]) -> None:
+    names.append(tensor.name)
+    for entry in tensor.external_data:
+        names += (entry.key, entry.value)
+
+
+def _add_node(node: onnx.NodeProto, names: list[object]) -> None:
+    names += (node.name, node.op_type, node.domain)
+    names.extend(node.input)
+    names.extend(node.output)
     if node.attribute:
         for attribute in node.attribute:
-            yield attribute.name
-            yield attribute.t.name
-            yield from (entry.value for entry in attribute.t.external_data)
+            names += (attribute.name, attribute.ref_attr_name)
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _add_tensor(attribute.t, names)
         for graph in subgraphs(node):
-            yield from _graph_names(graph)
-
-
-def _function_names(function: onnx.FunctionProto) -> Iterator[object]:
-    yield function.name
-    yield function.domain
-    yield from function.input
-    yield from function.output
-    for node in function.node:
-        yield from _node_names(node)
+            _add_graph(graph, names)

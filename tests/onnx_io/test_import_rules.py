@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
-from cleave_plan.onnx_io.facts import ShapeContradictionError
+from cleave_plan.onnx_io.expansion import expansion_of
+from cleave_plan.onnx_io.facts import Fact, ShapeContradictionError
 from cleave_plan.onnx_io.operators import OPERATORS, operator_of
 from cleave_plan.workload.gemm import Gemm, GemmShape, Role
 
@@ -22,6 +23,12 @@ from import_cases import load, model, value  # isort: skip
 node = helper.make_node
 FLOAT, BYTE, SIGNED = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8
 MICROSOFT = "com.microsoft"
+NUMBERS = (
+    "num_heads", "kv_num_heads", "q_num_heads", "group", "K", "N", "bits", "block_size", "transA", "transB", "transBatchA",
+    "layout",
+    "hidden_size", "offset_group", "do_rotary", "unidirectional", "is_causal",
+)  # fmt: skip
+LISTS = ("strides", "dilations", "pads", "output_shape", "output_padding", "qkv_hidden_sizes")
 
 
 def gemms(
@@ -247,3 +254,31 @@ def test_weights_behind_a_transpose_stay_weights(tmp_path: Path) -> None:
     first, second = load(tmp_path, proto).workload.gemms
     assert (first.a.role, first.b.role, second.b.role) == (Role.ACTIVATION, Role.PARAMETER, Role.PARAMETER)
     assert first.shape == GemmShape(1, 21, 5, 16)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    key=st.sampled_from(sorted(OPERATORS)), shapes=st.lists(st.lists(st.integers(0, 4), max_size=5).map(tuple), min_size=1,
+    max_size=12),
+    numbers=st.dictionaries(st.sampled_from(NUMBERS), st.integers(-2, 4)), lists=st.dictionaries(st.sampled_from(LISTS),
+    st.lists(st.integers(-1, 3), max_size=4)),
+    equation=st.text("ij.k,->", max_size=10),
+)  # fmt: skip
+def test_impossible_operands_are_told(
+    key: tuple[str, str], shapes: list[tuple[int, ...]], numbers: dict[str, int], lists: dict[str, list[int]], equation: str
+) -> None:
+    """Whatever shapes and attributes a damaged file has, a rule counts them or says that they do not fit; expansions too."""
+    domain, op = key
+    attributes: dict[str, Any] = {**numbers, **{name: items for name, items in lists.items() if items}}
+    names = [f"i{place}" for place in range(len(shapes))]
+    made = node(op, names, ["y", "y1", "y2", "y3"], domain=domain, equation=equation, **attributes)
+    operator = OPERATORS[key]
+    try:
+        forms = operator.forms(made, shapes)
+    except ShapeContradictionError:
+        forms = ()
+    assert all(min(form.shape) >= 0 for form in forms)
+    if operator.expand is not None:
+        facts = {name: Fact(elem=FLOAT, shape=shape) for name, shape in zip(names, shapes, strict=True)}
+        build = expansion_of(made, "n", facts, opset=21)
+        assert build is None or build.nodes

@@ -149,7 +149,7 @@ BAD_DOCUMENTS: dict[str, tuple[Edit, str, str]] = {
     "assignment of nothing": (set_at(*TILED, "gemms", value=[]), "$.assignments[0].gemms", "length >= 1"),
     "unknown mode": (
         set_at(*TILED, "mode", value="diagonal"), "$.assignments[0].mode", "row, column, two-dimensional, inner, server",
-    ),  # fmt: skip
+    ),
     "unknown status": (set_at("solver", "status", value="Optimal"), "$.solver.status", "optimal, within-gap, time-limited"),
     "unknown server": (set_at(*TILED, "servers", value=["s0", "s9"]), "$.assignments[0].servers[1]", "one of s0, s1"),
     "server twice": (set_at(*TILED, "servers", value=["s0", "s0"]), "$.assignments[0].servers", "different names"),

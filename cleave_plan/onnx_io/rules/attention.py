@@ -44,7 +44,7 @@ def _expand(build: Builder) -> None:
     flat = len(build.input(0).shape) == 3
     q, k, v = (_four_axes(build, place, letter) for place, letter in enumerate("qkv"))
     past = build.optional(4)
-    length = past.shape[2] if past.name else 0
+    length = past.shape[2] if len(past.shape) == 4 else 0
     k = with_past(build, k, past, out=build.output(1))
     v = with_past(build, v, build.optional(5), out=build.output(2))
     bias, seen = _bias(build, q, k, length)

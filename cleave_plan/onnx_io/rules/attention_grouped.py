@@ -48,8 +48,8 @@ def _expand(build: Builder) -> None:
     plain = get_string(node, "k_quant_type", "NONE") == "NONE" and get_string(node, "v_quant_type", "NONE") == "NONE"
     if not plain or inputs[_SINKS].name or get_int(node, "smooth_softmax", 0) or build.output(3):
         raise DeclinedError("a quantised cache, sinks, or scores given out")
-    longest, before = build.value(_LONGEST), past.shape[2] if past.name else 0
-    if longest is None and before:
+    longest, before = build.value(_LONGEST), past.shape[2] if len(past.shape) == 4 else 0
+    if (longest is None and before) or (longest is not None and longest.size != 1):
         raise DeclinedError("the number of keys is not known before the run")
     keys = max(before, query.shape[1] if longest is None else int(longest.reshape(-1)[0]))
     try:

@@ -35,7 +35,7 @@ _FILLER = -10000.0
 def _widths(node: onnx.NodeProto, columns: int) -> tuple[int, int, int]:
     """How the columns of the weights are shared by q, k and v."""
     split = get_ints(node, "qkv_hidden_sizes") or (columns // 3,) * 3
-    if len(split) != 3 or sum(split) != columns:
+    if len(split) != 3 or sum(split) != columns or min(split) < 0:
         raise ShapeContradictionError(f"{columns} columns of weights do not hold q, k and v of {split}")
     return split[0], split[1], split[2]
 
@@ -130,6 +130,8 @@ def _multi_head_forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     key, value, past = ((*sizes, *[None] * 7)[place] for place in (1, 2, 6))
     if len(q) not in (3, 5) or heads < 1:
         raise ShapeContradictionError(f"query {list(q)} does not fit {heads} heads")
+    if any(x is not None and len(x) not in (3, 4, 5) for x in (key, value)):
+        raise ShapeContradictionError("key and value need 3 to 5 axes")
     size = q[4] if len(q) == 5 else q[2] // heads
     keys, value_size = q[1], size
     if key is not None:

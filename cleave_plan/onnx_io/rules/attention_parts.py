@@ -68,6 +68,8 @@ def merged_heads(build: Builder, x: Tensor, *, out: str) -> Tensor:
 
 def with_past(build: Builder, x: Tensor, past: Tensor, *, out: str) -> Tensor:
     """Keys or values [batch, heads, length, size] after those of the past; ``out`` names the result where it is wanted."""
+    if past.name and len(past.shape) != 4:
+        raise DeclinedError(f"the past is {list(past.shape)}")
     if past.name and past.shape[2]:
         return build.concatenated([past, x], 2, out=out)
     return build.add("Identity", [x], x.shape, out=out) if out else x
@@ -78,9 +80,11 @@ def attend(build: Builder, q: Tensor, k: Tensor, v: Tensor, scale: float, weight
 
     ``weights`` writes what makes weights of scaled scores, both [batch, heads, queries, keys].
     """
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        raise DeclinedError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} are not of four axes")
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
-    if k.shape[0] != batch or v.shape[:3] != k.shape[:3] or k.shape[3] != size or heads % key_heads:
+    if k.shape[0] != batch or v.shape[:3] != k.shape[:3] or k.shape[3] != size or heads % max(key_heads, 1):
         raise DeclinedError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit")
     folded = (batch, key_heads, heads // key_heads * queries)
     scaled = build.both("Mul", q, build.scalar(scale, q))

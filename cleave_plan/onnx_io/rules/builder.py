@@ -119,31 +119,37 @@ class Builder:
 
     def transpose(self, x: Tensor, *order: int, out: str = "") -> Tensor:
         """The axes in another order."""
+        _need_axes(x, len(order), len(order))
         return self.add("Transpose", [x], [x.shape[axis] for axis in order], perm=list(order), out=out)
 
     def matmul(self, a: Tensor, b: Tensor, part: str, *, out: str = "") -> Tensor:
         """The product of two stacks of matrices, the GEMM ``part`` of the node."""
+        _need_axes(a, 2)
+        _need_axes(b, 2)
         if a.shape[-1] != b.shape[-2]:
             raise DeclinedError(f"inner sizes differ: {a.shape[-1]} and {b.shape[-2]}")
-        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        lead = _broadcast(a.shape[:-2], b.shape[:-2])
         return self.add("MatMul", [a, b], (*lead, a.shape[-2], b.shape[-1]), part=part, out=out)
 
     def both(self, op: str, x: Tensor, y: Tensor, *, out: str = "") -> Tensor:
         """An elementwise operator of two operands that broadcast; the result has the type of ``x``."""
-        try:
-            shape = np.broadcast_shapes(x.shape, y.shape)
-        except ValueError as error:
-            raise DeclinedError(str(error)) from None
-        return self.add(op, [x, y], shape, out=out)
+        return self.add(op, [x, y], _broadcast(x.shape, y.shape), out=out)
 
     def concatenated(self, parts: Sequence[Tensor], axis: int, *, out: str = "") -> Tensor:
         """Tensors one after the other along ``axis``."""
+        for part in parts:
+            _need_axes(part, max(axis + 1, len(parts[0].shape)), len(parts[0].shape))
+            if any(size != first for at, (size, first) in enumerate(zip(part.shape, parts[0].shape, strict=True)) if at != axis):
+                raise DeclinedError(f"{part.name!r} is {list(part.shape)}, beside {list(parts[0].shape)}")
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         return self.add("Concat", parts, shape, axis=axis, out=out)
 
     def slice(self, x: Tensor, axis: int, start: int, stop: int, *, out: str = "") -> Tensor:
         """A range of one axis."""
+        _need_axes(x, axis + 1)
+        if not 0 <= start <= stop <= x.shape[axis]:
+            raise DeclinedError(f"{x.name!r} is {list(x.shape)}, without {start} to {stop} on axis {axis}")
         shape = [stop - start if place == axis else size for place, size in enumerate(x.shape)]
         if self.opset < 10:
             return self.add("Slice", [x], shape, starts=[start], ends=[stop], axes=[axis], out=out)
@@ -160,3 +166,15 @@ class Builder:
         """One of our own operators; ``kw`` are its attributes (and ``part``)."""
         part = kw.pop("part", "")
         return self.add_all(op, inputs, outputs, part=part, domain=OWN, attributes=kw)
+
+
+def _need_axes(x: Tensor, least: int, most: int = 99) -> None:
+    if not least <= len(x.shape) <= most:
+        raise DeclinedError(f"{x.name!r} has {len(x.shape)} axes")
+
+
+def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(left, right)
+    except ValueError as error:
+        raise DeclinedError(str(error)) from None

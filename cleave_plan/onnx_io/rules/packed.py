@@ -24,7 +24,7 @@ _REORDERING = 4  # the input that assigns positions of K to groups
 
 def _shape(node: onnx.NodeProto, sizes: Sizes) -> GemmShape:
     x, k, n = needed(sizes, 0), get_int(node, "K", 0), get_int(node, "N", 0)
-    if not x or x[-1] != k:
+    if not x or x[-1] != k or n < 0:
         raise ShapeContradictionError(f"inner sizes differ: {x[-1] if x else 'a scalar'} and K = {k}")
     return GemmShape(1, prod(x[:-1]), k, n)
 

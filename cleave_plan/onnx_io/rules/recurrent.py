@@ -111,6 +111,8 @@ def _of_direction(build: Builder, x: Tensor, direction: int) -> Tensor:
 def _step_forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     """The recurrent GEMM of our own operator."""
     given, r = needed(sizes, 0), needed(sizes, 1)
+    if len(given) != 3 or len(r) != 3:
+        raise ShapeContradictionError(f"operands {list(given)} and {list(r)} do not fit")
     gates, size = (r[2], r[1]) if len(sizes) > _R_SCALE else (r[1], r[2])
     shape = GemmShape(r[0], given[1], size, gates)
     return (Form(shape=shape, a=None, b=1, repeats=given[0], pinned=ONE_BY_ONE),)
