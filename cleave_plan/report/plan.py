@@ -91,7 +91,10 @@ def _level_table(predicted: Predicted) -> tuple[list[Column], list[list[str]]]:
     def share(levels: Sequence[LevelReport]) -> str:
         return percent(_share(sum(level.executed_s * level.count for level in levels), predicted.batch_s))
 
-    longest = sorted(predicted.levels, key=lambda level: (-level.executed_s * level.count, level.index))
+    # A level whose GEMMs are all part of a product of the level before it (a chain) takes no time and is not shown.
+    longest = sorted(
+        (level for level in predicted.levels if level.gemms), key=lambda level: (-level.executed_s * level.count, level.index)
+    )
     rows = [
         [
             count(level.index), count(level.count), _names(level.gemms), _seconds(level.executed_s), _seconds(level.ideal_s),

@@ -169,6 +169,15 @@ def test_long_plans_are_summed_up() -> None:
     assert "4 others 4 20 %" in text
 
 
+def test_a_level_that_a_chain_left_empty_is_not_shown() -> None:
+    """Attention as one product takes the level of its scores; the context's level holds nothing and takes no time."""
+    empty = LevelReport(index=9, count=3, gemms=(), ideal_s=0.0, executed_s=0.0, bound_s=0.0, binds="device tv")
+    predicted = dataclasses.replace(PREDICTED, levels=(*PREDICTED.levels, empty))
+    shown = [squeezed(line) for line in plan_text(dataclasses.replace(PLAN, predicted=predicted), SCREEN).splitlines()]
+    assert not any(line.startswith("9 3") for line in shown)
+    assert any(line.startswith("0 ") for line in shown)
+
+
 def test_the_workload_on_the_terminal() -> None:
     """Identical GEMMs fold into one row with their sums; what no rule counts is said."""
     text = squeezed(workload_text(WORKLOAD, SCREEN))
