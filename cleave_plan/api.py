@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cleave_plan.fleet.device import Device, Fleet, Server
     from cleave_plan.fleet.figures import Figure
     from cleave_plan.plan.difference import Difference
-    from cleave_plan.plan.plan import Plan
+    from cleave_plan.plan.plan import Constraint, Plan
     from cleave_plan.plan.verify import Verdict
     from cleave_plan.planning.sweep import Sweep
     from cleave_plan.profiles.database import ProfileDatabase
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "diff_plans", "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_fleet", "load_inputs",
-    "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run", "save_fleet",
-    "save_outputs", "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
+    "diff_plans", "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_constraints", "load_fleet",
+    "load_inputs", "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run",
+    "save_fleet", "save_outputs", "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -139,19 +139,30 @@ def make_plan(
     fleet: Fleet,
     *,
     without: Iterable[str] = (),
+    constraints: Sequence[Constraint] = (),
     gap: float = 1e-3,
     time_limit_s: float = 60.0,
     progress: Progress = silent,
 ) -> Plan:
     """The plan of least predicted batch time, with a bound on how far it can be from the best.
 
-    ``without`` switches choices off ("server": no GEMM stays on a server); ``gap`` is the relative gap and
-    ``time_limit_s`` the time after which the integer program may stop. Raises InfeasibleError with the facts when a
-    GEMM fits nowhere.
+    ``without`` switches choices off ("server": no GEMM stays on a server); ``constraints`` are demands that the plan obeys
+    (:func:`load_constraints`); ``gap`` is the relative gap and ``time_limit_s`` the time after which the integer program
+    may stop. Raises InfeasibleError with the facts when a GEMM fits nowhere or the constraints cannot hold together.
     """
     from cleave_plan.planning.planner import make_plan as plan
 
-    return plan(workload, fleet, without=frozenset(without), gap=gap, time_limit_s=time_limit_s, progress=progress)
+    return plan(
+        workload, fleet, without=frozenset(without), constraints=tuple(constraints), gap=gap, time_limit_s=time_limit_s,
+        progress=progress,
+    )  # fmt: skip
+
+
+def load_constraints(path: str | Path) -> tuple[Constraint, ...]:
+    """The demands of a constraint file (YAML); raises InputFileError with the place of the first fault."""
+    from cleave_plan.plan.constraintsfile import load_constraints as load
+
+    return load(path)
 
 
 def sweep_plans(
@@ -175,6 +186,8 @@ def sweep_plans(
     from cleave_plan.planning.subfleet import restored, some_devices
     from cleave_plan.planning.sweep import sweep
 
+    if over == "devices" and any(constraint.devices for constraint in options.get("constraints", ())):
+        raise UsageError("a sweep over devices cannot keep constraints on devices", remedy="sweep something else, or drop them")
     wanted, known = list(values), len(fleet.devices)
     if not wanted or min(wanted) < 1 or (over == "devices" and max(wanted) > known):
         most = f" and at most {known}" if over == "devices" else ""

@@ -31,6 +31,7 @@ Examples:
   cleave-plan plan resnet.onnx --shape image=8x3x224x224 --fleet fleet.yaml -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers 2 --gap 0.01 --time-limit 30 -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers main,spare --without server -o plan.json --json
+  cleave-plan plan model.onnx --fleet fleet.yaml --constraints constraints.yaml -o plan.json
   cleave-plan plan model.onnx --dim batch=8 --fleet fleet.yaml --sweep devices=2,4,8,16
   cleave-plan plan model.onnx --fleet fleet.yaml --sweep batch=1,8,64 -o knee.json
 """
@@ -53,6 +54,10 @@ SWITCHES = ("chains", "level-joint", "server", "shared")
     help="Switch a choice off. Repeatable. server: no GEMM stays on a server; shared: GEMMs that share an operand are not cut "
     "as one; chains: nor is attention; level-joint: GEMMs of a level do not share the fleet by groups.",
 )
+@click.option(
+    "--constraints", "constraints_file", metavar="FILE", type=input_file,
+    help="Demands on the plan (YAML): modes or servers of GEMMs; devices to leave out, their memory, work and time.",
+)  # fmt: skip
 @click.option(
     "--gap",
     metavar="G",
@@ -89,6 +94,7 @@ def plan(
     training: bool,
     servers: str | None,
     without: tuple[str, ...],
+    constraints_file: Path | None,
     gap: float,
     time_limit: float,
     sweep: tuple[str, tuple[int, ...]] | None,
@@ -100,7 +106,7 @@ def plan(
     The summary says how long a batch takes, the bound that no plan can beat, what binds, how many of the devices are
     worth using, and what one device or the server alone would take. Weights are not needed and not read.
     """  # fmt: skip
-    from cleave_plan.api import load_fleet, load_onnx, make_plan, save_plan, with_servers
+    from cleave_plan.api import load_constraints, load_fleet, load_onnx, make_plan, save_plan, with_servers
     from cleave_plan.plan.planfile import plan_document
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.plan import plan_text
@@ -115,7 +121,8 @@ def plan(
         "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "trips": gathered(trips, "--trip"),
         "training": training,
     }  # fmt: skip
-    options: dict[str, Any] = {"without": without, "gap": gap, "time_limit_s": time_limit}
+    demands = load_constraints(constraints_file) if constraints_file is not None else ()
+    options: dict[str, Any] = {"without": without, "constraints": demands, "gap": gap, "time_limit_s": time_limit}
     if sweep is not None:
         _sweep(model, fleet, sweep, output, as_json, sizes | options)
         return

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, Plan
 
 FIGURES = (
@@ -95,6 +96,8 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         "training": (str(before.training).lower(), str(after.training).lower()),
         "servers": (", ".join(before.server_names), ", ".join(after.server_names)),
     }
+    old, new = ({one.name: in_words(one) for one in plan.constraints} for plan in (before, after))
+    pairs |= {f"constraints.{name}": (old.get(name, ""), new.get(name, "")) for name in sorted({*old, *new})}
     for kind in ("dims", "shapes", "trips", "settings"):
         one, other = getattr(before, kind), getattr(after, kind)
         for name in sorted({*one, *other}):

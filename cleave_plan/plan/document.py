@@ -186,6 +186,24 @@ class SolverDocument(_Document):
     rows: Annotated[int, _count("Constraints of the program.", "1")]
 
 
+class ConstraintDocument(_Document):
+    """One demand of a user: on GEMMs or on devices, by names or glob patterns."""
+
+    name: Annotated[str, _text("Name of the constraint.")]
+    gemms: Annotated[tuple[Name, ...], _of("Names or patterns of the GEMMs it speaks of; empty for one on devices.")]
+    devices: Annotated[tuple[Name, ...], _of("Names or patterns of the devices it speaks of; empty for one on GEMMs.")]
+    modes: Annotated[tuple[Mode, ...], _of("Modes in which the GEMMs may be cut; empty: any.")]
+    servers: Annotated[tuple[Name, ...], _of("Servers that may hold the GEMMs' weights and compute of them; empty: any.")]
+    exclude: Annotated[bool, _of("Whether the devices must not be used.")]
+    memory_bytes: Annotated[Bytes | None, _of("Most memory that may be used of each device; null: all it has.")]
+    headroom: Annotated[Share | None, _of("Share of each device's memory that stays free; null: none.")]
+    work: Annotated[Share | None, _of("Largest share of any level's multiply-adds for each device; null: any.")]
+    time_s: Annotated[
+        Annotated[float, _amount("A time in each level.", "second")] | None,
+        _of("Longest time that each device may be busy in any level, by executed cost; null: any."),
+    ]
+
+
 class PlanDocument(_Document):
     """A plan of cleave-plan: which device computes which tile of which GEMM, and what that is predicted to take.
 
@@ -201,6 +219,7 @@ class PlanDocument(_Document):
         bool, _of("Whether the plan is for a training step (backward GEMMs included), not for a forward pass alone.")
     ]
     settings: Annotated[dict[str, str], _of("The planner's options in words, by option name.")]
+    constraints: Annotated[tuple[ConstraintDocument, ...], _of("What a user demanded of the plan, each by name.")]
     device_names: Annotated[
         tuple[Name, ...],
         Meta(

@@ -43,6 +43,8 @@ class Code(StrEnum):
     """A device takes part whose stream buffers do not hold one row and one column."""
     SERVER_MEMORY = "server-memory"
     """A server does not hold what is placed on it."""
+    CONSTRAINT = "constraint"
+    """A constraint that the plan was made under does not hold."""
     LEVELS = "levels"
     """The predicted levels are not the model's levels."""
     FIGURE = "figure"

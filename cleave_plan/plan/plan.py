@@ -122,6 +122,24 @@ class SolverReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """One demand of a user on a plan (:mod:`cleave_plan.plan.constraints`): names or patterns of GEMMs or of devices, and
+    what is demanded of them. Empty or None: nothing.
+    """
+
+    name: str
+    gemms: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = ()
+    servers: tuple[str, ...] = ()
+    exclude: bool = False
+    memory_bytes: float | None = None
+    headroom: float | None = None
+    work: float | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """A model or fleet that the plan was made for."""
 
@@ -133,7 +151,8 @@ class Reference:
 class Plan:
     """A whole plan. ``dims``/``shapes``/``trips`` are the bindings it was made with; ``settings`` the planner's options in words.
 
-    ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's.
+    ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's. ``constraints``: what a
+    user demanded of it; the bound is then that of the constrained problem, as far as a note says.
     """
 
     model: Reference
@@ -149,6 +168,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     training: bool = False
     trips: Mapping[str, int] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property

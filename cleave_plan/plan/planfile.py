@@ -20,7 +20,7 @@ from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.plan.atomic import replace_file
 from cleave_plan.plan.document import COLUMNS, AssignmentDocument, PlanDocument
-from cleave_plan.plan.plan import SCHEMA_VERSION, Assignment, LevelReport, Plan, Predicted, Reference, SolverReport
+from cleave_plan.plan.plan import SCHEMA_VERSION, Assignment, Constraint, LevelReport, Plan, Predicted, Reference, SolverReport
 from cleave_plan.plan.planfile_checks import check_document, decode_error, fault, ints
 
 SIZE_LIMIT_BYTES = 512 * 2**20
@@ -110,6 +110,7 @@ def _plan(document: PlanDocument) -> Plan:
         "fleet": Reference(**_shallow(document.fleet)),
         "predicted": Predicted(**predicted),
         "solver": SolverReport(**solver),
+        "constraints": tuple(Constraint(**_shallow(constraint)) for constraint in document.constraints),
         "assignments": tuple(_assignment(assignment) for assignment in document.assignments),
     }
     return Plan(**parts)

@@ -9,7 +9,8 @@ Proved, in this order, each fault a :class:`~cleave_plan.plan.finding.Finding` w
    (:mod:`cleave_plan.plan.cover`);
 4. every tile fits its device, every server holds what is placed on it;
 5. every figure of ``predicted`` is what :mod:`cleave_plan.plan.objective` makes of the tiles, to 1e-9 relative, and the
-   bound does not exceed the plan's own time.
+   bound does not exceed the plan's own time;
+6. the constraints that the plan was made under hold (:mod:`cleave_plan.plan.obedience`).
 
 What it cannot prove is the bound itself, nor the times of the alternatives (one device, server only).
 """
@@ -25,10 +26,12 @@ import numpy as np
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.fleet.device import Device, Fleet, Server
 from cleave_plan.plan.comparison import TOLERANCE, compare
+from cleave_plan.plan.constraints import fleet_view
 from cleave_plan.plan.cover import Flaw, cover_flaw
 from cleave_plan.plan.document import COLUMNS
 from cleave_plan.plan.finding import Code, Finding, Verdict
 from cleave_plan.plan.identity import decisions, names, same_fleet, same_model
+from cleave_plan.plan.obedience import obedience
 from cleave_plan.plan.objective import Figures, Recount, products_of
 from cleave_plan.plan.plan import Assignment, Mode, Plan
 from cleave_plan.plan.repricing import STREAM_SHARE
@@ -65,11 +68,13 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
         return Verdict(findings=(*identity, joined), figures=None, **counts)
     gemms = {gemm.name: gemm for gemm in view.workload.gemms}
     cover = [*_covers(assignments, gemms)]
+    fleet = fleet_view(plan.constraints, fleet)
     servers = _chosen(fleet.servers, plan.server_names)
     recount = Recount(workload, plan.assignments, fleet.devices, servers)
     figures = recount.figures()
     memory = [*_device_memory(assignments, gemms, fleet.devices, recount), *_server_memory(servers, figures)]
-    findings = [*identity, *cover, *memory]
+    obeyed = obedience(plan, view.workload, assignments, fleet, figures)
+    findings = [*identity, *cover, *memory, *obeyed]
     if not cover:  # the times of tiles that do not add up to the work would only bury the reason
         findings += compare(plan.predicted, view, fleet.devices, figures)
     return Verdict(findings=tuple(findings), figures=figures, **counts)

@@ -20,6 +20,7 @@ from cleave_plan.planning.joint import joint_options
 from cleave_plan.planning.level import level_bound
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.options import options_for
+from cleave_plan.planning.rules import Rules, nothing_obeys, ruled_options
 from cleave_plan.planning.terms import terms_of
 from cleave_plan.progress import Progress
 from cleave_plan.units import Unit, format_value
@@ -51,6 +52,7 @@ class Candidates:
     server_allowed: bool
     level_joint: bool = True
     inner: bool = True
+    rules: Rules = field(default_factory=Rules)
     classes: list[LevelClass] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
@@ -77,25 +79,36 @@ class Candidates:
         return Links(
             egress=sum(server.egress_bytes_per_s for server in servers),
             ingress=servers[0].ingress_bytes_per_s,
-            flop_per_s=self._server_rate(gemm, copies) if self.server_allowed else 0.0,
+            flop_per_s=self._server_rate(gemm, copies) if self._server_may(gemm) else 0.0,
         )
 
     def _server_rate(self, gemm: Gemm, copies: int) -> float:
         """FLOP/s of the fastest servers, one for each of ``copies`` GEMMs."""
-        return sum(sorted((server_rate(gemm, server) for server in self.fleet.servers), reverse=True)[:copies])
+        allowed = [server for server in self.fleet.servers if self.rules.allows_server(gemm, server.name)]
+        return sum(sorted((server_rate(gemm, server) for server in allowed), reverse=True)[:copies])
+
+    def _server_may(self, gemm: Gemm) -> bool:
+        """Whether servers may compute some of ``gemm``."""
+        return self.server_allowed and Mode.SERVER in self.rules.modes(gemm)
 
     def _server_kinds(self, gemm: Gemm) -> list[tuple[int, ...]]:
-        """Servers (indices) that compute ``gemm`` at the same pace, together."""
+        """Servers (indices) that may compute of ``gemm`` at the same pace, together; a kind without servers where none may."""
         kinds: dict[tuple[float, float], list[int]] = {}
         for place, server in enumerate(self.fleet.servers):
-            kinds.setdefault((server_rate(gemm, server), server.memory_bandwidth_bytes_per_s), []).append(place)
-        return [tuple(places) for places in kinds.values()]
+            if (self._server_may(gemm) or gemm.pinned) and self.rules.allows_server(gemm, server.name):
+                kinds.setdefault((server_rate(gemm, server), server.memory_bandwidth_bytes_per_s), []).append(place)
+        return [tuple(places) for places in kinds.values()] or [()]
 
-    def _spots(self, option: Option, spots: list[Placement]) -> list[Placement]:
+    def _spots(self, part: Part, option: Option, spots: list[Placement]) -> list[Placement]:
         """Where an option may be placed: one server for what a server computes alone, one of its homes for a slab."""
-        if option.mode is Mode.SERVER:
-            return spots[: len(self.fleet.servers)]
-        return [spot for spot in spots if not option.homes or spot.servers[0] in option.homes]
+        names = [server.name for server in self.fleet.servers]
+        left = spots[: len(names)] if option.mode is Mode.SERVER else spots
+        return [
+            spot
+            for spot in left
+            if (not option.homes or spot.servers[0] in option.homes)
+            and all(self.rules.allows_server(part.gemm, names[place]) for place in spot.servers)
+        ]
 
     def collect(self, progress: Progress) -> None:
         """Fill ``classes``, ``choices`` and ``bounds``; raises InfeasibleError when a GEMM fits nowhere."""
@@ -107,7 +120,7 @@ class Candidates:
             joint = self._joint(level)
             for place, part in enumerate(level.parts):
                 for option in [*self.options_of(part, alone=not joint), *joint.get(place, [])]:
-                    for spot in self._spots(option, spots):
+                    for spot in self._spots(part, option, spots):
                         self.choices.append(self._choice(number, place, part, option, spot))
             self.bounds.append(self._bound(level))
         progress(len(self.classes), len(self.classes), "pricing tilings")
@@ -116,33 +129,42 @@ class Candidates:
         """Options of ``part``, found once for each class and number of copies."""
         key = (part.gemm.class_key, part.copies, alone)
         if key not in self._options:
-            devices, links = self.columns_of(part.gemm), self.links(part.gemm, part.copies)
-            kinds = self._server_kinds(part.gemm) if self.server_allowed or part.gemm.pinned else []
-            first = self.fleet.servers[kinds[0][0]] if kinds else None
-            found = _at_home(options_for(part, devices, links, first, alone=alone, inner=self.inner), kinds[0] if kinds else ())
-            for kind in kinds[1:]:
-                more = _at_home(
-                    options_for(part, devices, links, self.fleet.servers[kind[0]], alone=alone, inner=self.inner), kind
-                )
-                found += [option for option in more if option.homes]
+            found: list[Option] = []
+            for number, kind in enumerate(self._server_kinds(part.gemm)):
+                made = _at_home(self._searched(part, kind, alone=alone), kind)
+                found += made if number == 0 else [option for option in made if option.homes]
             if not found:
-                raise self._fits_nowhere(part.gemm)
+                raise nothing_obeys(part.gemm, self.rules) if self.rules.bind(part.gemm) else self._fits_nowhere(part.gemm)
             self._options[key] = found
         return self._options[key]
+
+    def _searched(self, part: Part, kind: tuple[int, ...], *, alone: bool) -> list[Option]:
+        """Options of ``part`` that obey the rules, with servers of ``kind`` computing what servers do."""
+        server = self.fleet.servers[kind[0]] if kind else None
+        links = self.links(part.gemm, part.copies)
+        inner = self.inner and Mode.INNER in self.rules.modes(part.gemm)
+
+        def find(shown: DeviceColumns) -> list[Option]:
+            return options_for(part, shown, links, server, alone=alone, inner=inner)
+
+        most = max(len(level.parts) for level in self.classes)
+        return ruled_options(part, self.columns_of(part.gemm), links, server, self.rules, most, find)
 
     def _joint(self, level: LevelClass) -> dict[int, list[Option]]:
         """Options of a level's parts over disjoint groups of devices, by the part's place."""
         places = [place for place, part in enumerate(level.parts) if part.gemm.macs > 0 and not part.gemm.pinned]
-        if len(places) < 2 or not self.level_joint:
+        if len(places) < 2 or not self.level_joint or self.rules.caps is not None:
             return {}
         parts = [level.parts[place] for place in places]
         columns = [self.columns_of(part.gemm) for part in parts]
         found: dict[int, list[Option]] = {}
-        for kind in self._server_kinds(parts[0].gemm) if self.server_allowed else [()]:
+        alike = all(self._server_kinds(part.gemm) == self._server_kinds(parts[0].gemm) for part in parts)
+        for kind in self._server_kinds(parts[0].gemm) if alike else [()]:
             server = self.fleet.servers[kind[0]] if kind else None
             together = joint_options(parts, columns, self.links(parts[0].gemm), server, inner=self.inner)
             for place, option in zip(places, _at_home(together, kind), strict=False):
-                found.setdefault(place, []).append(option)
+                if option.mode in self.rules.modes(level.parts[place].gemm):
+                    found.setdefault(place, []).append(option)
         return found
 
     def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:

@@ -7,16 +7,18 @@ the two must agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cleave_plan.errors import CleaveError, InfeasibleError, UsageError
 from cleave_plan.fleet.device import Fleet
-from cleave_plan.plan.plan import Plan, Reference, SolverReport, SolverStatus
+from cleave_plan.plan.plan import Constraint, Plan, Reference, SolverReport, SolverStatus
 from cleave_plan.planning.candidates import Candidates, base_memory, total_bound
 from cleave_plan.planning.chains import usable_chains
+from cleave_plan.planning.constrained import plan_under
 from cleave_plan.planning.decide import Decision, assignments_of, decisions_of
 from cleave_plan.planning.formulation import Program, build_program
 from cleave_plan.planning.predict import notes_of, predict
+from cleave_plan.planning.rules import Rules
 from cleave_plan.planning.solver import Answer, Outcome, available, solve
 from cleave_plan.progress import Progress, silent
 from cleave_plan.units import Unit, format_value
@@ -34,6 +36,7 @@ def make_plan(
     fleet: Fleet,
     *,
     without: frozenset[str] = frozenset(),
+    constraints: Sequence[Constraint] = (),
     gap: float = 1e-3,
     time_limit_s: float = 60.0,
     progress: Progress = silent,
@@ -42,19 +45,31 @@ def make_plan(
 
     ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
     operand or a result, "inner" the cutting of K, "level-joint" the sharing of the fleet by groups of devices in levels of
-    several GEMMs, "chains" the computing of attention as one piece of work.
+    several GEMMs, "chains" the computing of attention as one piece of work. ``constraints`` are a user's demands,
+    which the plan obeys and lists.
     ``gap`` is the integer program's relative gap (not the plan's, which is proven against the lower bound),
-    ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists and MissingFigureError when the
-    fleet lacks a figure that is needed.
+    ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists, naming constraints in conflict, and
+    MissingFigureError when the fleet lacks a figure that is needed.
     """
     unknown = without - SWITCHES
     if unknown:
         raise UsageError(f"cannot plan without {', '.join(sorted(unknown))}", expected=f"one of {', '.join(sorted(SWITCHES))}")
+
+    def plan(tagged: Workload, view: Fleet, rules: Rules) -> Plan:
+        return _plan(tagged, view, rules, without, gap, time_limit_s, progress)
+
+    return plan_under(constraints, workload, fleet, plan) if constraints else plan(workload, fleet, Rules())
+
+
+def _plan(
+    workload: Workload, fleet: Fleet, rules: Rules, without: frozenset[str], gap: float, time_limit_s: float, progress: Progress
+) -> Plan:
+    """The plan of a workload whose GEMMs carry ``rules``."""
     chains = () if "chains" in without else usable_chains(workload, fleet)
-    view = view_of(workload, shared="shared" not in without, chains=chains)
+    view = view_of(workload, shared="shared" not in without, chains=[chain for chain in chains if rules.keep(chain, workload)])
     found = Candidates(
         view=view, fleet=fleet, server_allowed="server" not in without, level_joint="level-joint" not in without,
-        inner="inner" not in without,
+        inner="inner" not in without, rules=rules,
     )  # fmt: skip
     found.collect(progress)
     base = base_memory(workload, fleet)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan, Predicted
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
 from cleave_plan.units import Unit, format_value
@@ -27,10 +28,17 @@ def plan_text(plan: Plan, screen: Screen) -> str:
     sheet.table(*_device_table(plan))
     idle = plan.predicted.devices_total - plan.predicted.devices_used
     if idle:
-        sheet.notes([f"{plural(idle, 'device')} left out: the plan is faster without {'it' if idle == 1 else 'them'}"])
+        sheet.notes([f"{plural(idle, 'device')} left out: {_why_idle(plan, idle)}"])
     sheet.heading("How it was made")
     sheet.facts(_making(plan))
     return sheet.text()
+
+
+def _why_idle(plan: Plan, idle: int) -> str:
+    them = "it" if idle == 1 else "them"
+    if any(constraint.exclude for constraint in plan.constraints):
+        return f"a constraint says so, or the plan is faster without {them}"
+    return f"the plan is faster without {them}"
 
 
 def worth(predicted: Predicted) -> tuple[bool, str]:
@@ -166,6 +174,7 @@ def _making(plan: Plan) -> list[Fact]:
     for server, used in plan.predicted.server_memory_bytes.items():
         facts.append(Fact(f"server {server}", _bytes(used), "weights and live activations that it holds"))
     facts += [Fact(name, value or "nothing") for name, value in plan.settings.items()]
+    facts += [Fact("constraint", one.name, in_words(one)) for one in plan.constraints]
     return facts
 
 

@@ -152,6 +152,7 @@ class ClassKey(NamedTuple):
     pinned: bool
     join: tuple[Join, tuple[int, ...]]
     chain: ChainForm | None
+    rule: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ class Gemm:
     ``repeats``: how often it runs in one batch, one time after the other (a Loop body, a recurrent step). ``pinned``: why it
     can only be computed on the server, as a part of its node ("" when devices may compute it). ``join`` and ``extents``:
     of a joined GEMM, the axis and the members' lengths along it; ``chain``: what a tile of a chain costs.
+    ``rule``: names of the user's constraints that it is planned under ("" in a model).
     """
 
     name: str
@@ -181,6 +183,7 @@ class Gemm:
     join: Join = Join.NONE
     extents: tuple[int, ...] = ()
     chain: ChainForm | None = None
+    rule: str = ""
 
     @property
     def dtype(self) -> DType:
@@ -203,6 +206,7 @@ class Gemm:
         return ClassKey(
             self.shape, self.phase, (self.a.role, self.a.dtype), (self.b.role, self.b.dtype, self.b.scale_bits), self.out_dtype,
             self.window, self.repeats, bool(self.pinned), (self.join, self.extents), self.chain,
+            self.rule,
         )  # fmt: skip
 
     @property

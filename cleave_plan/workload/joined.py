@@ -66,7 +66,17 @@ def product_of(workload: Workload, members: Sequence[Gemm], axis: Join) -> Gemm:
 
 def join_key(gemm: Gemm, axis: Join) -> tuple[object, ...] | None:
     """GEMMs of one level with equal keys can be joined along ``axis``; None: this one cannot."""
-    types = (gemm.a.role, gemm.a.dtype, gemm.b.role, gemm.b.dtype, gemm.b.scale_bits, gemm.out_dtype, gemm.phase, gemm.level)
+    types = (
+        gemm.a.role,
+        gemm.a.dtype,
+        gemm.b.role,
+        gemm.b.dtype,
+        gemm.b.scale_bits,
+        gemm.out_dtype,
+        gemm.phase,
+        gemm.level,
+        gemm.rule,
+    )
     if gemm.pinned or gemm.macs == 0 or gemm.shape.batch != 1 or gemm.repeats != 1:
         return None
     if axis is Join.N:

@@ -278,3 +278,37 @@ def test_sweep(files: Files, tmp_path: Path) -> None:
 def test_switches_are_those_of_the_planner() -> None:
     """Whatever `--without` offers is known to the planner."""
     assert set(SWITCHES) <= KNOWN_SWITCHES
+
+
+def test_constraints(files: Files, tmp_path: Path) -> None:
+    """A constraint file reaches the plan, the summary lists it, and `check` proves it."""
+    plan, demands = tmp_path / "plan.json", tmp_path / "constraints.yaml"
+    demands.write_text(CONSTRAINTS)
+    base = ["plan", files.model, "--dim", "batch=64", "--fleet", files.fleet, "--constraints", demands, "-o", plan]
+    shown = text(cleave(*base))
+    assert "constraint rows fc1: cut as row" in shown
+    assert "constraint no board board: left out" in shown
+    made = load_plan(plan)
+    assert [constraint.name for constraint in made.constraints] == ["rows", "no board"]
+    assert document(cleave("check", plan, "--model", files.model, "--fleet", files.fleet, "--json"))["ok"] is True
+    plan.write_text(plan.read_text().replace('"exclude": true', '"exclude": false').replace('["row"]', '["column"]'))
+    found = json.loads(cleave("check", plan, "--model", files.model, "--fleet", files.fleet, "--json").stdout)
+    assert [finding["code"] for finding in found["findings"]] == ["constraint"]
+
+
+def test_constraints_in_conflict(files: Files, tmp_path: Path) -> None:
+    """Exit 3 with the names of those in conflict, and only those."""
+    demands = tmp_path / "constraints.yaml"
+    demands.write_text(CONSTRAINTS + '  - {name: columns, gemms: "fc*", mode: column}\n')
+    plan = ["plan", files.model, "--dim", "batch=64", "--fleet", files.fleet, "--constraints", demands]
+    result = cleave(*plan, "-o", tmp_path / "plan.json", "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["error"]["facts"]["constraints"] == ["rows", "columns"]
+
+
+CONSTRAINTS = """\
+schema: 1
+constraints:
+  - {name: rows, gemms: fc1, mode: row}
+  - {name: no board, devices: board, exclude: yes}
+"""

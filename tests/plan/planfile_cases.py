@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.plan.plan import (
     Assignment,
+    Constraint,
     LevelReport,
     Mode,
     Plan,
@@ -78,6 +79,17 @@ def random_predicted(draw: st.DrawFn) -> Predicted:
 
 
 @st.composite
+def random_constraints(draw: st.DrawFn) -> Constraint:
+    share = st.none() | st.floats(0, 1)
+    return Constraint(
+        name=draw(names), gemms=tuple(draw(st.lists(names, max_size=2))), devices=tuple(draw(st.lists(names, max_size=2))),
+        modes=tuple(draw(st.lists(st.sampled_from(Mode), max_size=2))), servers=tuple(draw(st.lists(names, max_size=2))),
+        exclude=draw(st.booleans()), memory_bytes=draw(st.none() | seconds), headroom=draw(share), work=draw(share),
+        time_s=draw(st.none() | seconds),
+    )  # fmt: skip
+
+
+@st.composite
 def random_plans(draw: st.DrawFn) -> Plan:
     """Any plan that the format allows, sensible or not."""
     devices = tuple(draw(st.lists(names, min_size=1, max_size=4, unique=True)))
@@ -93,7 +105,7 @@ def random_plans(draw: st.DrawFn) -> Plan:
         settings=draw(st.dictionaries(names, st.text(st.characters(exclude_categories=["Cs"])), max_size=2)),
         device_names=devices, server_names=servers, assignments=draw(random_assignments(len(devices), servers)),
         predicted=draw(random_predicted()), solver=solver, notes=tuple(draw(st.lists(names, max_size=2))),
-        training=draw(st.booleans()),
+        training=draw(st.booleans()), constraints=tuple(draw(st.lists(random_constraints(), max_size=2))),
     )  # fmt: skip
 
 
@@ -168,6 +180,12 @@ BAD_DOCUMENTS: dict[str, tuple[Edit, str, str]] = {
     "level of no copies": (set_at("predicted", "levels", 0, "count", value=0), "$.predicted.levels[0].count", ">= 1"),
     "memory in words": (
         set_at("predicted", "device_memory_bytes", "d0", value="1 GB"), "$.predicted.device_memory_bytes", "float",
+    ),
+    "constraint with more than all the memory": (
+        set_at("constraints", value=[{
+            "name": "c", "gemms": [], "devices": ["d0"], "modes": [], "servers": [], "exclude": False, "memory_bytes": None,
+            "headroom": 1.5, "work": None, "time_s": None,
+        }]), "$.constraints[0].headroom", "<= 1",
     ),
     "training in words": (set_at("training", value="yes"), "$.training", "bool"),
     "settings in numbers": (set_at("settings", "gap", value=0.001), "$.settings", "str"),

@@ -81,7 +81,7 @@ def test_nothing_unknown_is_allowed_anywhere() -> None:
     """Every object refuses further fields and requires its own; ``trips`` alone is younger than the format, and may be absent."""
     schema = plan_schema()
     objects = [schema, *(definition for definition in schema["$defs"].values() if definition.get("type") == "object")]
-    assert len(objects) == 6
+    assert len(objects) == 7
     for definition in objects:
         assert definition["additionalProperties"] is False
         assert set(definition["required"]) == set(definition["properties"]) - {"trips"}

@@ -76,7 +76,8 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
     plan = example()[0]
     document = plan_document(plan)
     assert list(document) == [
-        "schema_version", "model", "fleet", "dims", "shapes", "training", "settings", "device_names", "server_names", "predicted",
+        "schema_version", "model", "fleet", "dims", "shapes", "training", "settings", "constraints", "device_names",
+        "server_names", "predicted",
         "solver", "assignments", "notes", "trips",
     ]  # fmt: skip
     assert list(document["assignments"][0]) == [
