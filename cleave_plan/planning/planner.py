@@ -88,7 +88,7 @@ def _plan(
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),
         assignments=assignments, predicted=predicted, solver=_report(program, answer, gap),
-        notes=notes_of(view, fleet, predicted),
+        notes=notes_of(view, without),
     )  # fmt: skip
 
 

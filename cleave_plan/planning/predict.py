@@ -147,7 +147,7 @@ def _one_device(found: Candidates) -> tuple[str | None, float | None]:
     return found.fleet.devices[best].name, seconds
 
 
-def notes_of(view: View, fleet: Fleet, predicted: Predicted) -> tuple[str, ...]:
+def notes_of(view: View, without: frozenset[str]) -> tuple[str, ...]:
     """Sentences that the summary must carry: the model's own, and what the figures leave out."""
     workload = view.original
     notes = [*workload.notes, *_chain_notes(view)]
@@ -164,9 +164,8 @@ def notes_of(view: View, fleet: Fleet, predicted: Predicted) -> tuple[str, ...]:
             f"{len(unknown)} server operators have unknown shapes and are not in server_operators_s: "
             f"{', '.join(operator.name for operator in unknown[:5])}{', ...' if len(unknown) > 5 else ''}"
         )
-    notes.append(
-        "the bound holds for schedules with a barrier after each level, tiles without inner splits, nothing kept between tiles"
-    )
+    cuts = ", tiles without inner splits" if "inner" in without else ""
+    notes.append(f"the bound holds for schedules with a barrier after each level{cuts}, and nothing kept between tiles")
     return tuple(notes)
 
 
