@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from cleave_plan.plan.difference import Difference
     from cleave_plan.plan.plan import Constraint, Plan
     from cleave_plan.plan.verify import Verdict
+    from cleave_plan.planning.story import Explanation
     from cleave_plan.planning.sweep import Sweep
     from cleave_plan.profiles.database import ProfileDatabase
     from cleave_plan.profiles.machine import MachineMeasurement
     from cleave_plan.workload.graph import Workload
 
 __all__ = [
-    "diff_plans", "draw_inputs", "execute", "fleet_of", "generate_fleet", "given_figure", "load_constraints", "load_fleet",
-    "load_inputs", "load_model_of", "load_onnx", "load_plan", "make_plan", "measure_machine", "open_profiles", "run",
-    "save_fleet", "save_outputs", "save_plan", "sweep_plans", "verify", "verify_run", "with_servers",
+    "diff_plans", "draw_inputs", "execute", "explain_plan", "fleet_of", "generate_fleet", "given_figure",
+    "load_constraints", "load_fleet", "load_inputs", "load_model_of", "load_onnx", "load_plan", "make_plan",
+    "measure_machine", "open_profiles", "run", "save_fleet", "save_outputs", "save_plan", "sweep_plans", "verify",
+    "verify_run", "with_servers",
 ]  # fmt: skip
 
 
@@ -210,6 +212,28 @@ def sweep_plans(
         return restored(make_plan(workload, some, **options), whole, range(len(some.devices)))
 
     return sweep(over, wanted, case, planned, throughput=fixed is None, progress=progress)
+
+
+def explain_plan(
+    plan: Plan,
+    workload: Workload,
+    fleet: Fleet,
+    *,
+    gemm: str = "*",
+    devices: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Explanation:
+    """Why the GEMMs that match ``gemm`` are done as they are and what the next best would cost; what ``devices`` (default:
+    those that bind most) are worth, and what one twice as good would bring.
+
+    ``workload`` and ``fleet`` are those that the plan was made for. Raises AnswerIsNoError when they are others.
+    """
+    from cleave_plan.plan.identity import same_fleet, same_model
+    from cleave_plan.planning.explain import explain
+
+    for finding in (*same_model(plan, workload), *same_fleet(plan, fleet)):
+        raise AnswerIsNoError(finding.sentence, where=finding.where)
+    return explain(plan, workload, with_servers(fleet, plan.server_names), gemm=gemm, devices=devices, progress=progress)
 
 
 def diff_plans(before: Plan, after: Plan) -> Difference:

@@ -12,6 +12,7 @@ import click
 
 from cleave_plan.cli.check import check
 from cleave_plan.cli.diff import diff
+from cleave_plan.cli.explain import explain
 from cleave_plan.cli.failures import FailingGroup
 from cleave_plan.cli.fleet import fleet
 from cleave_plan.cli.inspect import inspect
@@ -55,7 +56,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, fleet, profile, plan, check, diff, run):
+for _command in (inspect, fleet, profile, plan, check, explain, diff, run):
     cleave_plan.add_command(_command)
 
 

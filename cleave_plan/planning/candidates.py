@@ -125,6 +125,10 @@ class Candidates:
             self.bounds.append(self._bound(level))
         progress(len(self.classes), len(self.classes), "pricing tilings")
 
+    def lower_bound(self) -> float:
+        """Seconds that all levels take at least, by ideal cost, without any search for tilings."""
+        return sum(level.count * self._bound(level) for level in level_classes(self.workload))
+
     def options_of(self, part: Part, *, alone: bool) -> list[Option]:
         """Options of ``part``, found once for each class and number of copies."""
         key = (part.gemm.class_key, part.copies, alone)

@@ -312,3 +312,16 @@ constraints:
   - {name: rows, gemms: fc1, mode: row}
   - {name: no board, devices: board, exclude: yes}
 """
+
+
+def test_explain(files: Files) -> None:
+    """Each decision with its alternatives, a chosen device with its changes; the JSON holds the same."""
+    base = ["explain", files.plan, "--model", files.model, "--fleet", files.fleet]
+    shown = text(cleave(*base, "--device", "phone"))
+    for words in ("fc1 (1 GEMM)", "instead", "server only", "Device phone", "twice the uplink", "without it"):
+        assert words in shown
+    found = document(cleave(*base[:2], "fc2", *base[2:], "--json"))
+    assert [gemm["gemms"] for gemm in found["gemms"]] == [["fc2"]]
+    assert found["bound_s"] == load_plan(files.plan).report.bound_s
+    assert cleave(*base[:2], "nothing", *base[2:]).exit_code == 2
+    assert cleave("explain", files.plan, "--model", files.other_model, "--fleet", files.fleet).exit_code == 1

@@ -1,0 +1,94 @@
+"""Why a plan is as it is, on the terminal and as a JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, percent, plural
+from cleave_plan.report.workload import common_name
+from cleave_plan.units import Unit, format_value
+
+
+def explanation_document(told: Explanation) -> dict[str, Any]:
+    """The JSON document of ``explain``; an alternative that does not exist has null for its seconds."""
+    return asdict(told)
+
+
+def explanation_text(told: Explanation, screen: Screen, *, model: str, fleet: str) -> str:
+    """The terminal report."""
+    sheet = Sheet(screen)
+    sheet.heading(f"Why the plan of {model} over {fleet} is as it is")
+    for story in told.gemms:
+        _tell_gemm(sheet, story)
+    sheet.notes(["times of a GEMM are its own alone, by ideal cost; in a level of several the choice weighs the others too"])
+    for device in told.devices:
+        _tell_device(sheet, device, told)
+    if told.devices:
+        sheet.notes([
+            "a change's effect is the difference of the lower bound of all levels (what the best plan could gain at the most, as "
+            "far as the bound is tight), and of this plan with its tiles as they are"
+        ])  # fmt: skip
+    return sheet.text()
+
+
+def _tell_gemm(sheet: Sheet, story: GemmStory) -> None:
+    sheet.heading(f"{common_name(list(story.gemms))} ({plural(len(story.gemms), 'GEMM')}): {_choice(story)}")
+    facts = [
+        Fact("takes", _seconds(story.ideal_s), f"{_seconds(story.executed_s)} by executed cost; bound {_seconds(story.bound_s)}"),
+        Fact("binds", story.binds),
+    ]
+    if story.constraints:
+        facts.append(Fact("constraints", ", ".join(story.constraints), "set aside in what follows"))
+    sheet.facts(facts)
+    columns = [Column("instead", numeric=False), Column("devices"), Column("takes"), Column("against the plan's")]
+    sheet.table(columns, [_row(other, story.ideal_s) for other in story.alternatives])
+
+
+def _choice(story: GemmStory) -> str:
+    joined = f", {story.joined} as one" if story.joined > 1 else ""
+    where = f" over {plural(story.devices, 'device')}" if story.devices else ""
+    return f"{story.mode.value}{where}{joined}"
+
+
+def _row(other: Alternative, chosen_s: float) -> list[str]:
+    if other.ideal_s is None:
+        return [other.name, "", "impossible", ""]
+    ratio = f"× {other.ideal_s / chosen_s:.3g}" if chosen_s > 0 else ""
+    return [other.name, str(other.devices), _seconds(other.ideal_s), ratio]
+
+
+def _tell_device(sheet: Sheet, story: DeviceStory, told: Explanation) -> None:
+    sheet.heading(f"Device {story.device}: {story.binds} binds" if story.holds_up_s or any(story.seconds.values()) else
+                  f"Device {story.device}: it is not used")  # fmt: skip
+    busy = ", ".join(f"{kind} {_seconds(value)}" for kind, value in story.seconds.items())
+    sheet.facts([
+        Fact("busy", busy, "in one batch"),
+        Fact("holds up", _seconds(story.holds_up_s), "executed time of the levels that wait for it"),
+    ])  # fmt: skip
+    columns = [
+        Column("change", numeric=False),
+        Column("bound shorter by"),
+        Column("of the bound"),
+        Column("this plan shorter by"),
+    ]
+    sheet.table(columns, [_change(change, told.bound_s) for change in story.changes])
+
+
+def _change(change: Change, bound_s: float) -> list[str]:
+    share = "" if change.bound_s is None or bound_s <= 0 else percent(change.bound_s / bound_s)
+    return [change.name, _gain(change.bound_s), share, _gain(change.plan_s)]
+
+
+def _gain(value: float | None) -> str:
+    """A difference of seconds; less than a nanosecond is rounding."""
+    if value is None:
+        return "unknown"
+    if abs(value) < 1e-9:
+        return "0 s"
+    return f"{'-' if value < 0 else ''}{_seconds(abs(value))}"
+
+
+def _seconds(value: float) -> str:
+    return format_value(value, Unit.SECONDS)
