@@ -24,6 +24,9 @@ Floats = NDArray[np.float64]
 
 _STEPS = 15
 
+_LEAST = 1e-100
+"""What stands for 0 among widths and depths."""
+
 
 def log_root(value: Callable[[Floats], Floats], low: Floats, high: Floats, steps: int = _STEPS) -> Floats:
     """Where falling ``value`` (ratios) passes 1, for every column between ``low`` and ``high`` (both above 0).
@@ -36,7 +39,7 @@ def log_root(value: Callable[[Floats], Floats], low: Floats, high: Floats, steps
     def logs(x: Floats) -> Floats:
         return np.asarray(np.log(np.maximum(value(np.exp(x)), 1e-9)))
 
-    left, right = np.log(low), np.log(high)
+    left, right = np.log(np.maximum(low, _LEAST)), np.log(np.maximum(high, _LEAST))
     above, below = logs(left), logs(right)
     side, never, always = np.zeros(len(left)), above < 0, below >= 0
     x = left

@@ -31,12 +31,12 @@ items where K is cut"""
 
 def balanced_groups(ability: Floats, count: int) -> list[Ints]:
     """Devices in ``count`` groups of nearly equal summed ability (largest first to the poorest group), each sorted."""
-    heap = [(0.0, group) for group in range(count)]
+    heap = [(0.0, 0, group) for group in range(count)]  # of equally poor groups the one with fewer devices is served first
     members: list[list[int]] = [[] for _ in range(count)]
     for device in np.argsort(-ability, kind="stable").tolist():
-        total, group = heapq.heappop(heap)
+        total, size, group = heapq.heappop(heap)
         members[group].append(device)
-        heapq.heappush(heap, (total + float(ability[device]), group))
+        heapq.heappush(heap, (total + float(ability[device]), size + 1, group))
     return [np.array(sorted(group), dtype=np.int64) for group in members]
 
 

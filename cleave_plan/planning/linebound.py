@@ -139,12 +139,12 @@ def _reached(axis: _Axis, g: Floats, T: float, links: Links) -> float:
     near, far, x0, x1 = f[:, :-1], f[:, 1:], x[:-1], x[1:]
     slope = np.diff(g) / np.diff(x)
     start = g[:-1] - slope * x0
-    turn = np.clip(x1 * np.sqrt(far / np.maximum(near, _TINY)), x0, x1)  # where the two limits of f meet
+    # Where the two limits of f meet; any other place between the points would do too.
+    turn = np.clip(x1 * np.sqrt(far / np.maximum(near, _TINY)), np.maximum(x0, 1e-6 * x1), x1)
     level = near * np.maximum(g[:-1], start + slope * turn)
-    beyond = far * (x1 / np.maximum(turn, _TINY)) ** 2 * (start + slope * turn)
+    beyond = far * (x1 / turn) ** 2 * (start + slope * turn)
     # g(x)/x^2 is largest beyond the turn at an end, or where its slope changes from up to down.
     peak = np.clip(np.where((slope > 0) & (start < 0), -2 * start / np.where(slope > 0, slope, 1.0), x1), turn, x1)
-    peak = np.maximum(peak, _TINY)
     beyond = np.maximum(beyond, far * (x1 / peak) ** 2 * (start + slope * peak))
     beyond = np.maximum(beyond, far * g[1:])
     best = np.maximum(np.maximum(level, beyond).max(axis=1), axis.whole(T))

@@ -4,8 +4,9 @@ For one batch item of C[M,N] = A[M,K] @ B[K,N] a tile of r rows and c columns on
 ``row_bytes*r + col_bytes*c + halo_bytes`` down and ``out_bytes*r*c`` up, and computes ``flop*r*c``. For a convolution
 rows are output positions: a tile is sent whole slabs of the input, so ``halo_bytes`` over-estimates what the exact
 count (:func:`cleave_plan.cost.tile.window_positions`) will charge, and the bound uses ``bound_row_bytes``,
-``bound_rows`` instead: for any one kernel tap, distinct output positions read distinct input positions, so r rows
-whose tap is not padding read at least r positions; rows whose tap falls into padding are left out of the bound.
+``bound_rows`` instead: for any one kernel tap, distinct output positions read distinct input positions, and taps of
+different places modulo the stride read different ones. So r rows none of whose q such taps is padding read at least q*r
+positions (a patch embedding: every element of its patch); rows with a tap in padding are left out of the bound.
 
 A chain (:mod:`cleave_plan.workload.chain`) has one column, whose bytes are those of its batch item.
 """
@@ -114,15 +115,25 @@ def _window_terms(window: ConvWindow, a_size: float) -> tuple[float, float, floa
     per_row = prod(reached) / max(prod(window.output), 1)
     slab = prod(reached[1:])
     first_span = min((window.kernel[0] - 1) * window.dilations[0] + 1, window.input[0])
-    real = window.images * prod(_rows_in_input(window, axis) for axis in range(len(window.output)))
+    reads = [_reads(window, axis) for axis in range(len(window.output))]
+    real = window.images * prod(rows for _, rows in reads)
     if real == 0:  # every output is padding: the rows are work all the same, and read nothing
         return per_row * position, first_span * slab * position, _NOTHING, window.images * window.rows_per_image
-    return per_row * position, first_span * slab * position, position, real
+    return per_row * position, first_span * slab * position, position * prod(taps for taps, _ in reads), real
 
 
-def _rows_in_input(window: ConvWindow, axis: int) -> int:
-    """Output positions of one axis whose tap (the best one) reads real input, not padding."""
-    outputs = np.arange(window.output[axis]) * window.strides[axis] - window.pads[axis]
+def _reads(window: ConvWindow, axis: int) -> tuple[int, int]:
+    """``(taps, rows)``: so many output positions of one axis read that many distinct input positions each.
+
+    Taps of different places modulo the stride read different positions: one of each, or the one that reads real input most
+    often where padding spoils the others.
+    """
+    stride = window.strides[axis]
+    outputs = np.arange(window.output[axis]) * stride - window.pads[axis]
     taps = np.arange(window.kernel[axis]) * window.dilations[axis]
     places = outputs[:, None] + taps[None, :]
-    return int(((places >= 0) & (places < window.input[axis])).sum(axis=0).max())
+    real = (places >= 0) & (places < window.input[axis])
+    each = [np.flatnonzero(taps % stride == rest) for rest in np.unique(taps % stride)]
+    best = [own[real[:, own].sum(axis=0).argmax()] for own in each]
+    together, alone = int(real[:, best].all(axis=1).sum()), int(real.sum(axis=0).max())
+    return (len(best), together) if len(best) * together >= alone else (1, alone)

@@ -293,3 +293,30 @@ def _random_cuts(rng: np.random.Generator, m: int, n: int) -> list[tuple[int, in
         else:
             boxes.append((r0, r1, c0, c1))
     return boxes
+
+
+def test_patches_that_do_not_overlap_are_bounded_as_the_product_that_they_are() -> None:
+    """Stride = kernel, no padding: every input is read once, so the convolution is its im2col product, bound and all."""
+    window = window_of([(16, 4, 4, 1, 0), (24, 4, 4, 1, 0)], images=8, channels=3)
+    conv = conv_of("patches", window, filters=30)
+    product_of = gemm_of("product", tuple(conv.shape))
+    members = [device(f"d{i}", flop_per_s={"any": 1e6}, uplink_bytes_per_s=1e4, downlink_bytes_per_s=50.0 + i) for i in range(5)]
+    columns = columns_of(members)
+    assert gemm_bound(terms_of(conv), columns, FREE) == pytest.approx(gemm_bound(terms_of(product_of), columns, FREE))
+
+
+@pytest.mark.parametrize(
+    ("axis", "row_bytes", "rows"),
+    [
+        ((12, 3, 1, 1, 1), 1, 12),  # stride 1: the middle tap reads one input for each of 12 outputs
+        ((12, 3, 3, 1, 0), 3, 4),  # patches
+        ((12, 5, 2, 1, 2), 2, 6),  # taps 0, 2, 4 and 1, 3: one of each parity, never padding: taps 2 and 3 of 6 outputs
+        ((9, 3, 2, 2, 0), 1, 3),  # dilation 2, stride 2: all taps are even
+        ((12, 3, 4, 1, 0), 3, 3),  # stride over kernel: three taps of four places
+        ((2, 1, 1, 1, 2), 1, 2),  # four of six outputs are padding
+    ],
+)
+def test_inputs_of_a_row_of_a_convolution_by_hand(axis: tuple[int, int, int, int, int], row_bytes: int, rows: int) -> None:
+    """Distinct inputs that each counted output reads, and how many outputs count."""
+    terms = terms_of(conv_of("c", window_of([axis]), filters=1))
+    assert (terms.bound_row_bytes, terms.bound_rows) == (4 * row_bytes, rows)
