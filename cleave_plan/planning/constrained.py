@@ -64,16 +64,21 @@ def _attempt(constraints: Sequence[Constraint], workload: Workload, fleet: Fleet
     if not places:
         raise InfeasibleError("every device is excluded", where=f"fleet {fleet.name}", facts={"unit": "device", "available": 0})
     view = fleet_view(constraints, some_devices(fleet, places))
+    tagged, rules = ruled(constraints, workload)
+    caps = caps_of(constraints, view.devices)
+    made = restored(plan(tagged, view, replace(rules, caps=caps if caps.any else None)), fleet, places)
+    return replace(made, constraints=tuple(constraints), notes=(*made.notes, *_notes(constraints, fleet, view)))
+
+
+def ruled(constraints: Sequence[Constraint], workload: Workload) -> tuple[Workload, Rules]:
+    """``workload`` with the key of its rule on each GEMM, and the rules; raises InfeasibleError when one leaves nothing."""
     rules = {gemm.name: rule_of(constraints, gemm.name) for gemm in workload.gemms}
     for name, rule in rules.items():
         if not rule.modes or rule.servers == frozenset():
             what = "mode" if not rule.modes else "server"
             raise InfeasibleError(f"no {what} is allowed", where=f"GEMM {name}", facts={"gemm": name})
     tagged = replace(workload, gemms=tuple(replace(gemm, rule=rules[gemm.name].key) for gemm in workload.gemms))
-    keyed = {rule.key: rule for rule in rules.values() if rule.key}
-    caps = caps_of(constraints, view.devices)
-    made = restored(plan(tagged, view, Rules(gemms=keyed, caps=caps if caps.any else None)), fleet, places)
-    return replace(made, constraints=tuple(constraints), notes=(*made.notes, *_notes(constraints, fleet, view)))
+    return tagged, Rules(gemms={rule.key: rule for rule in rules.values() if rule.key})
 
 
 def _notes(constraints: Sequence[Constraint], fleet: Fleet, view: Fleet) -> list[str]:

@@ -1,9 +1,10 @@
 """Why a plan is as it is: each GEMM beside its next best alternatives, and what a device or a faster one would be worth.
 
 An alternative of a GEMM is a plan of that GEMM alone (of the product that it is cut in) in which one thing is pinned.
-Constraints on devices hold there too, those on the GEMM itself are set aside, so that one sees what they cost. All times
-of a story are those of the GEMM alone, by ideal cost, which is what the planner minimises. In a level of several GEMMs the
-choice also weighs the others, so an alternative can be shorter than the chosen one.
+Constraints on devices hold there too, those on the GEMM itself are set aside, so that one sees what they cost; where
+devices do it, the server takes no tile. All times of a story are those of the GEMM alone, by ideal cost, which is what the
+planner minimises. In a level of several GEMMs the choice also weighs the others, so an alternative can be shorter than
+the chosen one.
 
 What a device is worth is told by finite differences, of two quantities: of the *lower bound* of all levels (what the best
 plan could gain or lose at the most, as far as the bound is tight) and of *this plan* with its tiles as they are (what
@@ -26,6 +27,7 @@ from cleave_plan.plan.objective import LevelTimes, Recount
 from cleave_plan.plan.plan import Assignment, Constraint, Mode, Plan
 from cleave_plan.planning.candidates import Candidates
 from cleave_plan.planning.chains import usable_chains
+from cleave_plan.planning.constrained import ruled
 from cleave_plan.planning.planner import SWITCHES, make_plan
 from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
 from cleave_plan.planning.subfleet import some_devices
@@ -36,6 +38,9 @@ from cleave_plan.workload.joined import product_of, view_of
 
 DEVICES = 3
 """Devices whose worth is told when none is asked for: those that hold up most of the plan."""
+
+CUT = tuple(mode for mode in Mode if mode is not Mode.SERVER)
+"""Modes in which devices do all of it."""
 
 CHANGES = ("downlink", "uplink", "compute", "latency")
 """What is twice as good (a latency: half) in the changes that are tried."""
@@ -76,7 +81,6 @@ class _Teller:
         self._view = fleet_view(plan.constraints, fleet)
         self._gemms = {gemm.name: gemm for gemm in workload.gemms}
         self._without = frozenset(plan.settings.get("without", "").split(",")) & SWITCHES
-        self._bound_s: float | None = None
 
     def gemm(self, assignment: Assignment) -> GemmStory:
         """The story of one decision, told of its first product."""
@@ -85,12 +89,9 @@ class _Teller:
         own = replace(assignment, gemms=names)
         levels = Recount(alone, [own], self._view.devices, self._view.servers).figures().levels
         level = max(levels, key=lambda one: one.ideal_s)
-        free = self._planned(alone, ())
-        if free is None:
-            raise AssertionError("the plan's own GEMM has a plan")
         return GemmStory(
             gemms=assignment.gemms, mode=assignment.mode, joined=assignment.joined, devices=_devices_of(own, self._fleet),
-            ideal_s=level.ideal_s, executed_s=level.executed_s, bound_s=free.predicted.bound_s,
+            ideal_s=level.ideal_s, executed_s=level.executed_s, bound_s=self._bound(alone, self._view),
             binds=self._binds(level, own, alone), constraints=self._demands(names),
             alternatives=tuple(sorted(self._alternatives(own, alone), key=lambda a: (a.ideal_s is None, a.ideal_s))),
         )  # fmt: skip
@@ -135,10 +136,12 @@ class _Teller:
             work = np.bincount(own.tiles.device, own.tiles.m_stop - own.tiles.m_start, minlength=len(self._fleet.devices))
             kept = set(sorted(used, key=lambda i: -work[i])[: len(used) // 2])
             others = tuple(device.name for i, device in enumerate(self._fleet.devices) if i not in kept)
-            half = self._planned(alone, [Constraint(name="fewer", devices=others, exclude=True)])
+            fewer = Constraint(name="fewer", devices=others, exclude=True)
+            half = self._planned(alone, [fewer, Constraint(name="away", gemms=members, modes=CUT)])
             yield _alternative(f"{len(kept)} of its {len(used)} devices", half)
         if own.joined > 1:
-            yield _alternative("each GEMM by itself", self._planned(alone, (), frozenset({"shared", "chains"})))
+            pins = [] if own.mode is Mode.SERVER else [Constraint(name="away", gemms=members, modes=CUT)]
+            yield _alternative("each GEMM by itself", self._planned(alone, pins, frozenset({"shared", "chains"})))
 
     def _binds(self, level: LevelTimes, own: Assignment, alone: Workload) -> str:
         """What the GEMM waits for by ideal cost."""
@@ -175,14 +178,18 @@ class _Teller:
             product = product_of(self._workload, [self._gemms[n] for n in products[0]], Join(assignment.join_axis))
             for kind, value in _resources(product, assignment, place, device).items():
                 seconds[kind] += len(products) * value
-        base_bound, base_plan = self._bound(self._view), self._ideal(self._view.devices)
+        base_bound, base_plan = self._bound(self._workload, self._view), self._ideal(self._view.devices)
         rest = [i for i in range(len(self._view.devices)) if i != place]
         changes = [Change(name="without it", bound_s=self._gain(base_bound, rest), plan_s=None)]
         for kind in CHANGES:
             changed = tuple(_better(d, kind) if i == place else d for i, d in enumerate(self._view.devices))
             faster = replace(self._view, devices=changed)
             label = "half the latency" if kind == "latency" else f"twice the {kind}"
-            changes.append(Change(name=label, bound_s=base_bound - self._bound(faster), plan_s=base_plan - self._ideal(changed)))
+            changes.append(
+                Change(
+                    name=label, bound_s=base_bound - self._bound(self._workload, faster), plan_s=base_plan - self._ideal(changed)
+                )
+            )
         busiest = max(seconds, key=lambda kind: seconds[kind])
         return DeviceStory(
             device=name, seconds=seconds, binds=busiest if seconds[busiest] > 0 else "nothing: it is not used",
@@ -194,16 +201,18 @@ class _Teller:
         banned = excluded(self._plan.constraints, self._view)
         if not any(self._view.devices[place].name not in banned for place in places):
             return None
-        return bound_s - self._bound(some_devices(self._view, places))
+        return bound_s - self._bound(self._workload, some_devices(self._view, places))
 
-    def _bound(self, fleet: Fleet) -> float:
-        """Lower bound of all levels on ``fleet``, constraints on devices and memory included."""
+    def _bound(self, workload: Workload, fleet: Fleet) -> float:
+        """Lower bound of all levels of ``workload`` on ``fleet``, under the plan's constraints as far as a bound knows them."""
         banned = excluded(self._plan.constraints, fleet)
         used = some_devices(fleet, [place for place, device in enumerate(fleet.devices) if device.name not in banned])
-        chains = () if "chains" in self._without else usable_chains(self._workload, used)
-        view = view_of(self._workload, shared="shared" not in self._without, chains=chains)
+        tagged, rules = ruled(self._plan.constraints, workload)
+        chains = () if "chains" in self._without else usable_chains(tagged, used)
+        kept = [chain for chain in chains if rules.keep(chain, tagged)]
+        view = view_of(tagged, shared="shared" not in self._without, chains=kept)
         found = Candidates(
-            view=view, fleet=used, server_allowed="server" not in self._without, inner="inner" not in self._without
+            view=view, fleet=used, server_allowed="server" not in self._without, inner="inner" not in self._without, rules=rules
         )
         return found.lower_bound()
 

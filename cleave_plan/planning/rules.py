@@ -1,7 +1,7 @@
 """Options under a user's constraints: only allowed modes, and no device beyond its cap of work or time.
 
-A cap is kept by showing the search a slower device: whoever has too much in what was found is slowed by that ratio and the
-search is made again, a few times; a device that is still beyond its cap is then left out of this GEMM. What is offered is
+A cap is kept by showing the search a slower device: whoever has too much in the fastest option is slowed by that ratio and
+the search is made again, a few times; a device that is still beyond its cap is then left out of this GEMM. What is offered is
 priced with the true figures, and keeps every cap.
 """
 
@@ -116,24 +116,29 @@ def _capped(part: Part, devices: DeviceColumns, links: Links, caps: Caps, share:
     """Options within the caps, found with devices shown slower than they are."""
     time_cap = caps.time_s / share
     scale = np.ones(len(devices))
+    kept: list[Option] = []
     for attempt in range(_ROUNDS + 1):
-        out = scale <= 0
-        shown = replace(
-            devices, flop_per_s=devices.flop_per_s * np.where(out, 1, scale), downlink=devices.downlink * np.where(out, 1, scale),
-            uplink=devices.uplink * np.where(out, 1, scale), memory=np.where(out, 0.0, devices.memory),
-        )  # fmt: skip
-        found = [_repriced(part, option, devices) for option in find(shown)]
+        found = [_repriced(part, option, devices) for option in find(_slowed(devices, scale))]
         used = [np.maximum(*_use(part, option, devices, caps.work, time_cap)) for option in found]
-        good = [option for option, use in zip(found, used, strict=True) if bool((use <= _SLACK).all())]
-        if any(option.mode is not Mode.SERVER for option in good) or not found:
-            return good
+        kept += [option for option, use in zip(found, used, strict=True) if bool((use <= _SLACK).all())]
         cut = [place for place, option in enumerate(found) if option.mode is not Mode.SERVER]
         if not cut:
-            return good
+            break
         over = used[min(cut, key=lambda place: found[place].seconds(links))]
-        last = attempt >= _ROUNDS - 1
-        scale = np.where(over > _SLACK, 0.0 if last else scale * _UNDER / np.maximum(over, 1.0), scale)
-    return good
+        if bool((over <= _SLACK).all()):
+            break  # the fastest obeys
+        left_out = attempt >= _ROUNDS - 1
+        scale = np.where(over > _SLACK, 0.0 if left_out else scale * _UNDER / np.maximum(over, 1.0), scale)
+    return non_dominated(kept, links)
+
+
+def _slowed(devices: DeviceColumns, scale: Floats) -> DeviceColumns:
+    """``devices`` at ``scale`` times their pace; where that is 0, without the memory to take part."""
+    pace = np.where(scale > 0, scale, 1.0)
+    return replace(
+        devices, flop_per_s=devices.flop_per_s * pace, downlink=devices.downlink * pace, uplink=devices.uplink * pace,
+        memory=np.where(scale > 0, devices.memory, 0.0),
+    )  # fmt: skip
 
 
 def _repriced(part: Part, option: Option, devices: DeviceColumns) -> Option:

@@ -22,7 +22,12 @@ def explanation_text(told: Explanation, screen: Screen, *, model: str, fleet: st
     sheet.heading(f"Why the plan of {model} over {fleet} is as it is")
     for story in told.gemms:
         _tell_gemm(sheet, story)
-    sheet.notes(["times of a GEMM are its own alone, by ideal cost; in a level of several the choice weighs the others too"])
+    sheet.notes(
+        [
+            "times of a GEMM are its own alone, by ideal cost; where devices do it instead, the server takes no tile; in a level "
+            "of several GEMMs the choice weighs the others too"
+        ]
+    )
     for device in told.devices:
         _tell_device(sheet, device, told)
     if told.devices:

@@ -139,3 +139,13 @@ def test_constraints_are_not_blamed_for_what_they_did_not_do() -> None:
     with pytest.raises(InfeasibleError, match="hold the model") as caught:
         make_plan(WORKLOAD, small, constraints=[Constraint(name="rows", gemms=("q",), modes=(Mode.ROW,))])
     assert "constraints" not in caught.value.facts
+
+
+def test_a_cap_on_one_device_slows_nobody_else() -> None:
+    """Forty equal devices, one of which may do next to nothing: the plan is near that of thirty-nine."""
+    fleet = fleet_of([device(f"d{i}") for i in range(40)], [server(flop_per_s={"any": 1.0})])
+    workload = workload_of([gemm_of("fc", (1, 240, 8, 160))])
+    less = make_plan(workload, fleet, constraints=[devices("light", "d7", work=0.001)])
+    without = make_plan(workload, fleet, constraints=[devices("none", "d7", exclude=True)])
+    assert verify(less, workload, fleet).ok
+    assert less.predicted.ideal_levels_s <= without.predicted.ideal_levels_s * 1.02
