@@ -36,7 +36,7 @@ Examples:
   cleave-plan plan model.onnx --fleet fleet.yaml --sweep batch=1,8,64 -o knee.json
 """
 
-SWITCHES = ("chains", "level-joint", "server", "shared")
+SWITCHES = ("chains", "inner", "level-joint", "server", "shared")
 
 
 @click.command(epilog=EPILOG, short_help="Plan one batch of a model over a fleet, with a bound and a gap.")
@@ -52,7 +52,7 @@ SWITCHES = ("chains", "level-joint", "server", "shared")
     multiple=True,
     type=click.Choice(SWITCHES),
     help="Switch a choice off. Repeatable. server: no GEMM stays on a server; shared: GEMMs that share an operand are not cut "
-    "as one; chains: nor is attention; level-joint: GEMMs of a level do not share the fleet by groups.",
+    "as one; chains: nor is attention; inner: K is not cut; level-joint: GEMMs of a level do not share the fleet by groups.",
 )
 @click.option(
     "--constraints", "constraints_file", metavar="FILE", type=input_file,
