@@ -1,0 +1,47 @@
+"""What ``import cleave_plan`` offers: plain functions over values, each loading what it needs when it is called.
+
+Every function raises subclasses of :class:`cleave_plan.errors.CleaveError` for faults that a user can cause, and
+whatever a command prints is reachable through these values.
+"""
+
+from cleave_plan.api.fleets import (
+    fleet_of,
+    generate_fleet,
+    given_figure,
+    load_fleet,
+    measure_machine,
+    open_profiles,
+    save_fleet,
+    with_servers,
+)
+from cleave_plan.api.models import draw_inputs, load_inputs, load_model_of, load_onnx, save_outputs
+from cleave_plan.api.plans import diff_plans, explain_plan, load_constraints, load_plan, make_plan, save_plan, sweep_plans, verify
+from cleave_plan.api.runs import execute, run, simulate_plan, verify_run
+
+__all__ = [
+    "diff_plans",
+    "draw_inputs",
+    "execute",
+    "explain_plan",
+    "fleet_of",
+    "generate_fleet",
+    "given_figure",
+    "load_constraints",
+    "load_fleet",
+    "load_inputs",
+    "load_model_of",
+    "load_onnx",
+    "load_plan",
+    "make_plan",
+    "measure_machine",
+    "open_profiles",
+    "run",
+    "save_fleet",
+    "save_outputs",
+    "save_plan",
+    "simulate_plan",
+    "sweep_plans",
+    "verify",
+    "verify_run",
+    "with_servers",
+]

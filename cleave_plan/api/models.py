@@ -1,0 +1,72 @@
+"""Models and data: what a file asks for, and the arrays that go in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cleave_plan.errors import AnswerIsNoError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cleave_plan.plan.plan import Plan
+    from cleave_plan.workload.graph import Workload
+
+
+def load_onnx(
+    path: str | Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    trips: Mapping[str, int] | None = None,
+    training: bool = False,
+) -> Workload:
+    """The work of one batch of an ONNX model; weights are not read.
+
+    ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs, ``trips`` how often Loops run. ``training``: the work
+    of a training step, with the gradient GEMMs of every GEMM derived from the forward ones. Raises InputFileError for a file
+    that is not a model, and an error that names each dimension that is still open.
+    """
+    from cleave_plan.onnx_io.importer import load_model
+    from cleave_plan.workload.backward import training_workload
+
+    forward = load_model(Path(path), dims=dims, shapes=shapes, trips=trips).workload
+    return training_workload(forward) if training else forward
+
+
+def load_model_of(plan: Plan, path: str | Path) -> Workload:
+    """The model at ``path`` with the sizes and trip counts that ``plan`` was made with, and for training if it was.
+
+    Raises AnswerIsNoError when it does not have them, so that it must be another model than the plan's.
+    """
+    try:
+        return load_onnx(path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips, training=plan.training)
+    except UsageError as error:
+        raise AnswerIsNoError(
+            f"the plan was made for another model, {plan.model.name!r}: in this one, {error.what}",
+            where=str(path), remedy="name the model that the plan was made for, or plan again",
+        ) from error  # fmt: skip
+
+
+def draw_inputs(plan: Plan, model: str | Path, *, seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs for a run without data, of the sizes that the plan was made with; the same for the same seed."""
+    from cleave_plan.execution.inputs import random_inputs
+    from cleave_plan.onnx_io.importer import load_model
+
+    return random_inputs(load_model(model, dims=plan.dims, shapes=plan.shapes, trips=plan.trips), seed=seed)
+
+
+def load_inputs(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file by name; raises InputFileError for anything else."""
+    from cleave_plan.execution.inputs import load_inputs as load
+
+    return load(path)
+
+
+def save_outputs(outputs: Mapping[str, Any], path: str | Path) -> None:
+    """Write outputs to an ``.npz`` file, beside its place first and then renamed."""
+    from cleave_plan.execution.inputs import save_outputs as save
+
+    save(outputs, path)

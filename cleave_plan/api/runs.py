@@ -1,0 +1,90 @@
+"""Plans at work: on this machine, and in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cleave_plan.api.fleets import with_servers
+from cleave_plan.api.plans import require_same
+from cleave_plan.errors import UsageError
+from cleave_plan.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cleave_plan.execution.server import RunResult
+    from cleave_plan.execution.verification import Verification
+    from cleave_plan.fleet.device import Fleet
+    from cleave_plan.plan.plan import Plan
+    from cleave_plan.simulation.run import Simulation
+    from cleave_plan.workload.graph import Workload
+
+
+def run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], *, progress: Progress = silent) -> dict[str, Any]:
+    """The model's outputs for ``inputs``, computed on this machine as the plan says (:func:`execute` tells more)."""
+    return dict(execute(plan, model, inputs, progress=progress).outputs)
+
+
+def execute(
+    plan: Plan,
+    model: str | Path,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress = silent,
+) -> RunResult:
+    """Run one batch as the plan says, and report outputs, times and traffic.
+
+    ``engine`` "local" plays the devices with ``workers`` processes of this machine (default: one per core); ``runtime``
+    runs the server's operators ("auto", "onnxruntime" or "reference"). Raises InputFileError when plan, model and inputs
+    do not belong together, ExecutionError when a worker is lost.
+    """
+    from cleave_plan.execution.server import run as run_plan
+
+    if engine != "local":
+        raise UsageError(f"there is no engine {engine!r}", expected="local")
+    return run_plan(plan, model, inputs, workers=workers, runtime=runtime, progress=progress)
+
+
+def verify_run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> Verification:
+    """Run the unsplit model on ``inputs`` and compare ``outputs`` with what it gives, output by output."""
+    from cleave_plan.execution.verification import verify_run as compare
+
+    return compare(plan, model, inputs, outputs)
+
+
+def simulate_plan(
+    plan: Plan,
+    workload: Workload,
+    fleet: Fleet,
+    *,
+    batches: int = 1,
+    pacing: str = "planned",
+    dispatch: str = "barrier",
+    jitter: float = 0.0,
+    heat: tuple[float, float, float] | None = None,
+    seed: int = 0,
+    timeline: bool = False,
+    progress: Progress = silent,
+) -> Simulation:
+    """``batches`` batches of ``plan`` in virtual time.
+
+    ``pacing``: "planned" (each transfer at its planned rate) or "shared" (servers' links max-min fairly); ``dispatch``:
+    "barrier" or "dynamic" (late tiles are also given to idle devices); ``jitter``: relative spread of arithmetic and
+    transfers; ``heat``: (seconds of work, share of the FLOP/s that is then left, seconds of rest that cool). ``workload`` and
+    ``fleet`` are those that the plan was made for: raises AnswerIsNoError when they are others.
+    """
+    from cleave_plan.simulation.run import Dispatch, Pacing, simulate
+    from cleave_plan.simulation.variation import Throttling, Variation
+
+    require_same(plan, workload, fleet)
+    throttling = None if heat is None else Throttling(after_s=heat[0], fraction=heat[1], cool_s=heat[2])
+    return simulate(
+        plan, workload, with_servers(fleet, plan.server_names), batches=batches, pacing=Pacing(pacing),
+        dispatch=Dispatch(dispatch), seed=seed, timeline=timeline, progress=progress,
+        variation=Variation(flop=jitter, downlink=jitter, uplink=jitter, throttling=throttling),
+    )  # fmt: skip
