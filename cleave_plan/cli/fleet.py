@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import WorkOrderGroup, input_file, json_option, output_file
+from cleave_plan.cli.options import Share, WorkOrderGroup, input_file, json_option, output_file
 from cleave_plan.cli.output import emit_json
 
 GROUP_EPILOG = """\b
@@ -44,7 +44,7 @@ def fleet() -> None:
 )
 @click.option("--seed", metavar="S", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the draws.")
 @click.option(
-    "--stragglers", metavar="SHARE", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+    "--stragglers", metavar="SHARE", type=Share(0, 1), default=0.0, show_default=True,
     help="Share of devices that are 10 times slower in FLOP/s and both links.",
 )  # fmt: skip
 @click.option("--servers", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="Number of equal servers.")

@@ -19,6 +19,7 @@ from cleave_plan.cli.inspect import inspect
 from cleave_plan.cli.plan import plan
 from cleave_plan.cli.profile import profile
 from cleave_plan.cli.run import run
+from cleave_plan.cli.simulate import simulate
 
 EPILOG = """\b
 Examples:
@@ -56,7 +57,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, fleet, profile, plan, check, explain, diff, run):
+for _command in (inspect, fleet, profile, plan, check, explain, diff, run, simulate):
     cleave_plan.add_command(_command)
 
 

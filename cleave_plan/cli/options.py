@@ -20,6 +20,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 
+class Share(click.FloatRange):
+    """A number in a range; unlike click's own, "nan" is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; raises click.BadParameter for anything outside the range."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
 class WorkOrderGroup(click.Group):
     """A group whose help lists commands in the order in which they are used, not by name."""
 
@@ -104,6 +115,20 @@ def seconds(text: str) -> float:
     if amount <= 0:
         raise click.BadParameter(f"{text!r} is not more than 0 s")
     return amount
+
+
+def throttling(text: str) -> tuple[float, float, float]:
+    """``AFTER,SHARE,COOL``: seconds of work, the share of the FLOP/s that is left then (0 to 1), seconds of rest."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3:
+        raise click.BadParameter(f'{text!r} is not AFTER,SHARE,COOL, for example "5 min,0.5,1 min"')
+    try:
+        share = float(parts[1])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"{parts[1]!r} is not a share above 0 and at most 1")
+    return seconds(parts[0]), share, seconds(parts[2])
 
 
 def output_file(text: str) -> Path:

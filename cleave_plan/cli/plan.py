@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleave_plan.cli.options import (
+    Share,
     gathered,
     input_file,
     json_option,
@@ -61,7 +62,7 @@ SWITCHES = ("chains", "inner", "level-joint", "server", "shared")
 @click.option(
     "--gap",
     metavar="G",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Share(0, 1, max_open=True),
     default=1e-3,
     show_default=True,
     help="Relative gap at which the integer program may stop.",

@@ -91,6 +91,13 @@ def running(files: Files, folder: Path, **arrays: np.ndarray) -> Arguments:
 X = np.zeros((64, 256), np.float32)
 
 CASES = [
+    Case("gap that is no number", lambda f, t: [*planning(f, t), "--gap", "nan"], 2, ("--gap", "not a number")),
+    Case(
+        "stragglers that are no number",
+        lambda f, t: ["fleet", "generate", "--devices", "2", "--stragglers", "nan", "-o", t / "f.yaml"],
+        2,
+        ("not a number",),
+    ),
     Case("no such model", lambda f, t: planning(f, t, model=t / "none.onnx"), 4, ("none.onnx", "no such file")),
     Case("no such model to inspect", lambda f, t: ["inspect", t / "none.onnx"], 4, ("none.onnx", "no such file")),
     Case("a folder for a model", lambda f, t: ["inspect", t], 4, ("folder",)),

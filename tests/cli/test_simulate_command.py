@@ -1,0 +1,61 @@
+"""`cleave-plan simulate`: every option, on a plan that the command line made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cli_cases import Files, cleave
+
+from cleave_plan.api import load_plan
+
+
+def simulated(files: Files, *options: str) -> dict[str, Any]:
+    """The JSON document of a simulation of the plan for the fleet of three."""
+    result = cleave("simulate", files.plan, "--model", files.model, "--fleet", files.fleet, "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_simulate_is_the_prediction(files: Files) -> None:
+    """By default each batch takes what the plan predicts, on the terminal and as JSON."""
+    predicted = load_plan(files.plan).predicted
+    found = simulated(files, "--batches", "2")
+    assert found["batch_s"] == pytest.approx([predicted.batch_s] * 2, rel=1e-9)
+    assert found["excess"] == pytest.approx(0, abs=1e-9)
+    assert [level["planned_s"] for level in found["levels"]] == pytest.approx([level.executed_s for level in predicted.levels])
+    assert set(found["device_busy_s"]) == {"laptop", "phone", "board"}
+    shown = cleave("simulate", files.plan, "--model", files.model, "--fleet", files.fleet)
+    assert shown.exit_code == 0
+    assert "nothing: every device as its figures say" in shown.stdout
+
+
+def test_simulate_with_jitter_heat_and_shared_links(files: Files) -> None:
+    """What varies costs time; a seed gives the same batches again."""
+    options = ["--pacing", "shared", "--jitter", "0.3", "--seed", "7", "--batches", "3"]
+    first, again = simulated(files, *options), simulated(files, *options)
+    assert first == again
+    assert first["excess"] > 0.01
+    helped = simulated(files, "--jitter", "0.9", "--dispatch", "dynamic", "--batches", "30", "--seed", "1")
+    alone = simulated(files, "--jitter", "0.9", "--batches", "30", "--seed", "1")
+    assert helped["mean_batch_s"] <= alone["mean_batch_s"]
+    hot = simulated(files, "--throttle", "1 ms,0.1,10 s", "--batches", "3")
+    assert hot["excess"] > 0
+
+
+def test_simulate_refuses_what_means_nothing(files: Files) -> None:
+    """Exit 2 with the option's name for settings, exit 1 for a model that the plan was not made for."""
+    base = ["simulate", files.plan, "--fleet", files.fleet]
+    for options, words in (
+        (["--throttle", "5 min"], "AFTER,SHARE,COOL"), (["--throttle", "1 s,2,1 s"], "share above 0"),
+        (["--throttle", "1 s,x,1 s"], "share above 0"), (["--batches", "0"], "--batches"), (["--jitter", "nan"], "--jitter"),
+        (["--pacing", "fast"], "--pacing"),
+    ):  # fmt: skip
+        result = cleave(*base, "--model", files.model, *options)
+        assert result.exit_code == 2, options
+        assert words in result.stderr
+    other = cleave(*base, "--model", files.other_model)
+    assert other.exit_code == 1
