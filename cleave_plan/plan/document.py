@@ -53,6 +53,9 @@ Share = Annotated[float, Meta(description="A share of a whole.", ge=0.0, le=1.0,
 Bytes = Annotated[float, _amount("An amount of memory.", "byte")]
 
 
+_TOLD = "null in plan files, which do not depend on how long anything took; `plan --json` tells it."
+
+
 class _Document(Struct, forbid_unknown_fields=True, kw_only=True):
     pass
 
@@ -180,8 +183,8 @@ class SolverDocument(_Document):
     objective: Annotated[float, _amount("Objective of the chosen options by ideal cost.", "second")]
     bound: Annotated[float, _amount("The solver's lower bound of the objective.", "second")]
     gap: Annotated[float, _amount("Relative distance between objective and bound.", "1")]
-    build_s: Annotated[float, _amount("Time to build the program.", "second")]
-    solve_s: Annotated[float, _amount("Time to solve it.", "second")]
+    build_s: Annotated[Annotated[float, _amount("Time to build it.", "second")] | None, _of(f"Time to build it; {_TOLD}")]
+    solve_s: Annotated[Annotated[float, _amount("Time to solve it.", "second")] | None, _of(f"Time to solve it; {_TOLD}")]
     variables: Annotated[int, _count("Variables of the program.", "1")]
     rows: Annotated[int, _count("Constraints of the program.", "1")]
 

@@ -108,15 +108,19 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverReport:
-    """The integer program's own story: status, objective and dual bound in seconds (ideal cost), relative gap, times."""
+    """The integer program's own story: status, objective and dual bound in seconds (ideal cost), relative gap.
+
+    ``build_s``, ``solve_s``: seconds that it took, which no plan file has (the same input gives the same file); None when the
+    plan was read from one.
+    """
 
     name: str
     status: SolverStatus
     objective: float
     bound: float
     gap: float
-    build_s: float
-    solve_s: float
+    build_s: float | None
+    solve_s: float | None
     variables: int
     rows: int
 

@@ -1,7 +1,8 @@
 """Plans as JSON files: written beside and renamed, read back with every field checked.
 
-The same plan gives the same bytes: fields in the order of :mod:`cleave_plan.plan.document`, mappings sorted by key,
-lists of plain values on one line (a plan for 10,000 devices is mostly columns), everything else indented for people.
+The same input gives the same bytes: what the planner took is left out (null), fields stand in the order of
+:mod:`cleave_plan.plan.document`, mappings are sorted by key, lists of plain values are on one line (a plan for 10,000
+devices is mostly columns), everything else is indented for people.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SIZE_LIMIT_BYTES = 512 * 2**20
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The plan as the JSON-ready dictionary that :func:`save_plan` writes.
+    """The plan as the JSON-ready dictionary that :func:`save_plan` writes, here with the seconds that its solver took.
 
     Raises InputFileError, with the JSON path, where the plan holds something that no plan file may hold (NaN, a tile
     whose stop is not above its start, two GEMMs of one name, ...).
@@ -42,7 +43,8 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises InputFileError as :func:`plan_document`, UsageError when ``path`` cannot be written to, ExecutionError when
     writing fails half-way (a full disk); neither leaves anything behind.
     """
-    text = b"".join(_render(_builtins(plan, where=str(path)), "")) + b"\n"
+    timeless = replace(plan, solver=replace(plan.solver, build_s=None, solve_s=None))
+    text = b"".join(_render(_builtins(timeless, where=str(path)), "")) + b"\n"
     try:
         replace_file(Path(path), text)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:

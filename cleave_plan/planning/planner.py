@@ -88,8 +88,19 @@ def _plan(
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),
         assignments=assignments, predicted=predicted, solver=_report(program, answer, gap),
-        notes=notes_of(view, without),
+        notes=(*notes_of(view, without), *_clock_notes(answer, time_limit_s)),
     )  # fmt: skip
+
+
+def _clock_notes(answer: Answer, time_limit_s: float) -> list[str]:
+    """That the plan depends on the clock, where it does; every other plan is the same each time."""
+    if answer.outcome is not Outcome.TIME_LIMITED:
+        return []
+    limit = format_value(time_limit_s, Unit.SECONDS)
+    return [
+        f"the integer program stopped at its time limit of {limit}: another run or a faster machine may give another plan "
+        "(--time-limit raises it, --gap lets it stop by proof)"
+    ]
 
 
 def _solved(program: Program, found: Candidates, base: list[float], gap: float, time_limit_s: float) -> Answer:

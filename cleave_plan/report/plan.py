@@ -164,9 +164,9 @@ def _making(plan: Plan) -> list[Fact]:
     for assignment in plan.assignments:
         modes[assignment.mode] += len(assignment.gemms)
     split = ", ".join(f"{mode.value} {count(times)}" for mode, times in sorted(modes.items()))
-    size = (
-        f"{count(s.variables)} variables, {count(s.rows)} rows, built in {_seconds(s.build_s)}, solved in {_seconds(s.solve_s)}"
-    )
+    size = f"{count(s.variables)} variables, {count(s.rows)} rows"
+    if s.build_s is not None and s.solve_s is not None:  # a plan file does not tell
+        size += f", built in {_seconds(s.build_s)}, solved in {_seconds(s.solve_s)}"
     facts = [
         Fact("GEMMs", count(sum(modes.values())), split),
         Fact("program", s.status.value, f"{s.name}, gap {percent(s.gap)} among the options offered; {size}"),

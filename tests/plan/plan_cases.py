@@ -27,7 +27,7 @@ MODEL_HASH = "a" * 64
 FLEET_HASH = "b" * 64
 
 SOLVER = SolverReport(
-    name="none", status=SolverStatus.OPTIMAL, objective=1.0, bound=1.0, gap=0.0, build_s=0.0, solve_s=0.0, variables=0, rows=0
+    name="none", status=SolverStatus.OPTIMAL, objective=1.0, bound=1.0, gap=0.0, build_s=None, solve_s=None, variables=0, rows=0
 )
 
 

@@ -96,7 +96,7 @@ def random_plans(draw: st.DrawFn) -> Plan:
     servers = tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))
     solver = SolverReport(
         name=draw(names), status=draw(st.sampled_from(SolverStatus)), objective=draw(seconds), bound=draw(seconds),
-        gap=draw(seconds), build_s=draw(seconds), solve_s=draw(seconds), variables=draw(large), rows=draw(large),
+        gap=draw(seconds), build_s=None, solve_s=None, variables=draw(large), rows=draw(large),
     )  # fmt: skip
     return Plan(
         model=Reference(name=draw(names), sha256=draw(hashes)), fleet=Reference(name=draw(names), sha256=draw(hashes)),

@@ -71,6 +71,18 @@ def test_bytes_do_not_depend_on_the_order_of_mappings(tmp_path: Path) -> None:
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
+def test_a_file_does_not_depend_on_how_long_anything_took(tmp_path: Path) -> None:
+    """Seconds of the solver are in the document that `plan --json` prints, and null in the file."""
+    plan = replace(example()[0], solver=replace(SOLVER, build_s=0.5, solve_s=2.0))
+    save_plan(plan, tmp_path / "slow.json")
+    save_plan(example()[0], tmp_path / "fast.json")
+    assert (tmp_path / "slow.json").read_bytes() == (tmp_path / "fast.json").read_bytes()
+    assert (plan_document(plan)["solver"]["build_s"], plan_document(plan)["solver"]["solve_s"]) == (0.5, 2.0)
+    kept = json.loads((tmp_path / "slow.json").read_text())["solver"]
+    assert (kept["build_s"], kept["solve_s"]) == (None, None)
+    assert load_plan(tmp_path / "slow.json").solver.solve_s is None
+
+
 def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None:
     """The names that the design fixes, and the file is that document."""
     plan = example()[0]

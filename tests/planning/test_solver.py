@@ -174,9 +174,11 @@ def tiny_case() -> tuple[object, object]:
 
 
 def test_a_plan_of_a_time_limited_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan's status and gap are those of the incumbent and the dual bound."""
+    """The plan's status and gap are those of the incumbent and the dual bound, and a note says that it depends on the clock."""
     workload, fleet = tiny_case()
-    assert make_plan(workload, fleet, gap=0.0).solver.status is SolverStatus.OPTIMAL
+    proven = make_plan(workload, fleet, gap=0.0)
+    assert proven.solver.status is SolverStatus.OPTIMAL
+    assert not any("time limit" in note for note in proven.notes)
     real = solver.solve
 
     def limited(program: Program, **options: object) -> Answer:
@@ -187,9 +189,10 @@ def test_a_plan_of_a_time_limited_answer_says_so(monkeypatch: pytest.MonkeyPatch
         )  # fmt: skip
 
     monkeypatch.setattr(planner, "solve", limited)
-    report = make_plan(workload, fleet).solver
-    assert report.status is SolverStatus.TIME_LIMITED
-    assert report.gap == pytest.approx(0.1)
+    plan = make_plan(workload, fleet, time_limit_s=7.0)
+    assert plan.solver.status is SolverStatus.TIME_LIMITED
+    assert plan.solver.gap == pytest.approx(0.1)
+    assert any("time limit of 7 s" in note for note in plan.notes)
 
 
 def test_cbc_takes_over_where_highs_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
