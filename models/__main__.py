@@ -45,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, help="element type of weights and activations (default: as published)")
     parser.add_argument("--batch", type=int, metavar="N", help="fix the dimension `batch` (default: symbolic)")
     parser.add_argument("--seq", type=int, metavar="N", help="fix the dimension `seq` (default: symbolic)")
+    parser.add_argument("--decode", action="store_true", help="the step that adds one token to a key-value cache (OPT, Llama)")
+    parser.add_argument("--past", type=int, metavar="N", help="with --decode: fix the dimension `past` (default: symbolic)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of drawn weights (default: 0)")
     parser.add_argument(
         "--weights", choices=("none", "seeded"), help="leave weights out or draw them (default: none if published, else seeded)"
@@ -81,6 +83,8 @@ def _write(options: argparse.Namespace) -> None:
         seq=options.seq,
         seed=options.seed,
         weights=options.weights,
+        decode=options.decode,
+        past=options.past,
     )
     data = model.SerializeToString(deterministic=True)
     _replace(options.output, data)

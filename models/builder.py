@@ -30,10 +30,14 @@ Dim = int | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dims:
-    """The two free dimensions of a model: sizes, or the names that leave them symbolic."""
+    """The free dimensions of a model: sizes, or the names that leave them symbolic.
+
+    ``past``: tokens in the key-value cache of a decoding step; ``None`` for a model without a cache.
+    """
 
     batch: Dim = "batch"
     seq: Dim = "seq"
+    past: Dim | None = None
 
 
 class Init(Enum):

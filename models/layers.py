@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from models.builder import GraphBuilder, Init
+from models.builder import Dim, GraphBuilder, Init
 
 
 def linear(g: GraphBuilder, x: str, name: str, inputs: int, outputs: int, *, bias: bool = True) -> str:
@@ -130,6 +130,33 @@ def split_heads(g: GraphBuilder, x: str, name: str, heads: Heads, *, queries: bo
     return g.add("Transpose", apart, name=f"{name}.heads_first", perm=order)
 
 
+def past_positions(g: GraphBuilder, *, first: int = 0) -> str:
+    """The position ``[1]`` of the token that a decoding step adds: the length of the first layer's cache."""
+    length = g.add("Shape", past_name(0, "key"), name="past_length", start=2, end=3)
+    return g.add("Add", length, g.integers(first), name="positions") if first else length
+
+
+def past_name(layer: int, part: str) -> str:
+    """The graph input that holds the cached ``part`` ("key" or "value") of a layer."""
+    return f"past_key_values.{layer}.{part}"
+
+
+def past_inputs(g: GraphBuilder, layers: int, heads: Heads) -> None:
+    """Declare every layer's cache as graph inputs ``[batch, kv heads, past, size]``."""
+    for layer in range(layers):
+        for part in ("key", "value"):
+            g.input(past_name(layer, part), [g.dims.batch, heads.kv, g.dims.past or 0, heads.size])
+
+
+def with_past(g: GraphBuilder, x: str, part: str, layer: int, heads: Heads) -> str:
+    """The cached keys or values of ``layer`` with ``x [batch, kv heads, 1, size]`` after them; output as ``present.*`` too."""
+    past = g.dims.past
+    longer: Dim = past + 1 if isinstance(past, int) else f"{past} + 1"
+    joined = g.add("Concat", past_name(layer, part), x, name=f"{part}.with_past", axis=2)
+    g.output(joined, f"present.{layer}.{part}", [g.dims.batch, heads.kv, longer, heads.size])
+    return joined
+
+
 def attend(g: GraphBuilder, q: str, k: str, v: str, heads: Heads, mask: str | None) -> str:
     """softmax(q·k/√size + mask)·v as ``scores`` and ``context``, then back to ``[batch, seq, count * size]``.
 
@@ -146,16 +173,15 @@ def attend(g: GraphBuilder, q: str, k: str, v: str, heads: Heads, mask: str | No
     return g.add("Reshape", together, g.integers(0, 0, heads.count * heads.size), name="context.joined")
 
 
-def self_attention(g: GraphBuilder, x: str, width: int, heads: int, mask: str | None) -> str:
-    """Multi-head attention with biased, separate ``q``, ``k``, ``v`` and ``out``."""
+def self_attention(g: GraphBuilder, x: str, width: int, heads: int, mask: str | None, layer: int = 0) -> str:
+    """Multi-head attention with biased, separate ``q``, ``k``, ``v`` and ``out``; a decoding step attends over ``layer``'s cache."""
     shape = Heads(count=heads, kv=heads, size=width // heads)
     q, k, v = (linear(g, x, name, width, width) for name in ("q", "k", "v"))
-    context = attend(
-        g,
-        split_heads(g, q, "q", shape, queries=True),
-        split_heads(g, k, "k", shape, queries=False, transposed=True),
-        split_heads(g, v, "v", shape, queries=False),
-        shape,
-        mask,
-    )
+    cached = g.dims.past is not None
+    keys = split_heads(g, k, "k", shape, queries=False, transposed=not cached)
+    values = split_heads(g, v, "v", shape, queries=False)
+    if cached:
+        keys = g.add("Transpose", with_past(g, keys, "key", layer, shape), name="k.transposed", perm=[0, 1, 3, 2])
+        values = with_past(g, values, "value", layer, shape)
+    context = attend(g, split_heads(g, q, "q", shape, queries=True), keys, values, shape, mask)
     return linear(g, context, "out", width, width)

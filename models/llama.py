@@ -13,10 +13,13 @@ from models.layers import (
     cast,
     causal_mask,
     linear,
+    past_inputs,
+    past_positions,
     positions,
     rms_norm,
     sequence_length,
     split_heads,
+    with_past,
 )
 
 EPSILON = 1e-5
@@ -50,16 +53,22 @@ class Rotary:
 
 
 def build(g: GraphBuilder, config: LlamaConfig) -> None:
-    """``input_ids [batch, seq]`` to ``logits [batch, seq, vocabulary]``."""
+    """``input_ids [batch, seq]`` to ``logits [batch, seq, vocabulary]``; with a cache, one token and ``past_key_values.*``."""
     ids = g.input("input_ids", [g.dims.batch, g.dims.seq], np.int64)
-    length = sequence_length(g, ids)
-    mask = causal_mask(g, length)
-    angles = rotary_angles(g, positions(g, length), config.attention.size)
+    mask = None
+    if g.dims.past is not None:  # the new token sees every cached one: no mask
+        past_inputs(g, config.layers, config.attention)
+        places = past_positions(g)
+    else:
+        length = sequence_length(g, ids)
+        mask = causal_mask(g, length)
+        places = positions(g, length)
+    angles = rotary_angles(g, places, config.attention.size)
     table = g.parameter("embed_tokens.weight", [config.vocabulary, config.width], Init.EMBEDDING)
     x = g.add("Gather", table, ids, name="embed_tokens")
     for layer in range(config.layers):
         with g.scope(f"layers.{layer}"):
-            x = block(g, x, config, angles, mask)
+            x = block(g, x, config, angles, mask, layer)
     x = rms_norm(g, x, "final_norm", config.width, EPSILON)
     logits = linear(g, x, "head", config.width, config.vocabulary, bias=False)
     g.output(logits, "logits", [g.dims.batch, g.dims.seq, config.vocabulary])
@@ -87,11 +96,11 @@ def rotate(g: GraphBuilder, x: str, name: str, size: int, angles: Rotary) -> str
     return g.add("Add", straight, g.add("Mul", turned, angles.sin, name=f"{name}.times_sin"), name=f"{name}.rotated")
 
 
-def block(g: GraphBuilder, x: str, config: LlamaConfig, angles: Rotary, mask: str) -> str:
+def block(g: GraphBuilder, x: str, config: LlamaConfig, angles: Rotary, mask: str | None, layer: int) -> str:
     """One decoder layer."""
     normed = rms_norm(g, x, "attention_norm", config.width, EPSILON)
     with g.scope("attention"):
-        attended = grouped_attention(g, normed, config, angles, mask)
+        attended = grouped_attention(g, normed, config, angles, mask, layer)
     x = g.add("Add", x, attended, name="attention_residual")
     normed = rms_norm(g, x, "mlp_norm", config.width, EPSILON)
     with g.scope("mlp"):
@@ -99,15 +108,21 @@ def block(g: GraphBuilder, x: str, config: LlamaConfig, angles: Rotary, mask: st
     return g.add("Add", x, y, name="mlp_residual")
 
 
-def grouped_attention(g: GraphBuilder, x: str, config: LlamaConfig, angles: Rotary, mask: str) -> str:
-    """Attention with rotated queries and keys; keys are rotated before they are transposed."""
+def grouped_attention(g: GraphBuilder, x: str, config: LlamaConfig, angles: Rotary, mask: str | None, layer: int) -> str:
+    """Attention with rotated queries and keys; keys are rotated before they are cached and transposed."""
     heads = config.attention
     kv_width = heads.kv * heads.size
     q = split_heads(g, linear(g, x, "q", config.width, config.width, bias=False), "q", heads, queries=True)
-    k = split_heads(g, linear(g, x, "k", config.width, kv_width, bias=False), "k", heads, queries=False)
-    v = split_heads(g, linear(g, x, "v", config.width, kv_width, bias=False), "v", heads, queries=False)
+    cached = g.dims.past is not None
+    plain = Heads(count=heads.kv, kv=heads.kv, size=heads.size) if cached else heads  # a cache has no axis for the group
+    k = split_heads(g, linear(g, x, "k", config.width, kv_width, bias=False), "k", plain, queries=False)
+    v = split_heads(g, linear(g, x, "v", config.width, kv_width, bias=False), "v", plain, queries=False)
     q = rotate(g, q, "q", heads.size, angles)
     k = rotate(g, k, "k", heads.size, angles)
+    if cached:
+        k, v = with_past(g, k, "key", layer, heads), with_past(g, v, "value", layer, heads)
+        if heads.group > 1:
+            k, v = (g.add("Unsqueeze", x, g.integers(2), name=f"{name}.shared") for x, name in ((k, "k"), (v, "v")))
     order = [0, 1, 3, 2] if heads.group == 1 else [0, 1, 2, 4, 3]
     context = attend(g, q, g.add("Transpose", k, name="k.transposed", perm=order), v, heads, mask)
     return linear(g, context, "out", config.width, config.width, bias=False)

@@ -26,6 +26,7 @@ class Entry:
     """One model: ``record`` writes its graph, ``dtype`` is what its public weights have.
 
     ``seeded``: weights are drawn (small models); otherwise only declared. ``max_seq``: None when there is no ``seq``.
+    ``decodes``: it can be built as one decoding step over a key-value cache.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Entry:
     seeded: bool
     max_seq: int | None
     source: str
+    decodes: bool = False
 
 
 _OPT_PAPER = "Zhang et al. 2022, arXiv:2205.01068, table 1; config.json of facebook/{} on the Hugging Face hub"
@@ -51,6 +53,7 @@ def _opt(name: str, layers: int, width: int, heads: int) -> Entry:
         seeded=False,
         max_seq=config.max_positions,
         source=_OPT_PAPER.format(name),
+        decodes=True,
     )
 
 
@@ -64,11 +67,15 @@ def _llama(name: str, hub: str, layers: int, width: int, heads: int, kv_heads: i
         seeded=False,
         max_seq=config.max_positions,
         source=_LLAMA_PAPER.format(hub),
+        decodes=True,
     )
 
 
-def _small(name: str, kind: str, record: Callable[[GraphBuilder], None], max_seq: int | None) -> Entry:
-    return Entry(name=name, record=record, kind=kind, dtype="float32", seeded=True, max_seq=max_seq, source="made here, seeded")
+def _small(name: str, kind: str, record: Callable[[GraphBuilder], None], max_seq: int | None, *, decodes: bool = False) -> Entry:
+    return Entry(
+        name=name, record=record, kind=kind, dtype="float32", seeded=True, max_seq=max_seq, source="made here, seeded",
+        decodes=decodes,
+    )  # fmt: skip
 
 
 _PUBLISHED = (
@@ -125,8 +132,8 @@ _SEEDED = (
     _small("cnn-1d", "signal", partial(small.build_cnn, config=_CNN_1D), None),
     _small("gpt-small", "decoder", partial(gpt2.build, config=_SMALL_GPT), _SMALL_GPT.max_positions),
     _small("gpt-tiny", "decoder", partial(gpt2.build, config=_TINY_GPT), _TINY_GPT.max_positions),
-    _small("opt-tiny", "decoder", partial(opt.build, config=_TINY_OPT), _TINY_OPT.max_positions),
-    _small("llama-tiny", "decoder", partial(llama.build, config=_TINY_LLAMA), _TINY_LLAMA.max_positions),
+    _small("opt-tiny", "decoder", partial(opt.build, config=_TINY_OPT), _TINY_OPT.max_positions, decodes=True),
+    _small("llama-tiny", "decoder", partial(llama.build, config=_TINY_LLAMA), _TINY_LLAMA.max_positions, decodes=True),
     _small("bert-tiny", "encoder", partial(bert.build, config=_TINY_BERT), _TINY_BERT.max_positions),
     _small("vit-tiny", "vision", partial(vit.build, config=_TINY_VIT), None),
 )
@@ -142,22 +149,28 @@ def build(
     seq: int | None = None,
     seed: int = 0,
     weights: str | None = None,
+    decode: bool = False,
+    past: int | None = None,
 ) -> onnx.ModelProto:
     """The ONNX model called ``name``.
 
-    ``batch`` and ``seq`` fix the symbolic dimensions of those names; ``dtype`` ("float16" or "float32") and
-    ``weights`` ("none": external data that is not written, in ``NAME.weights``; "seeded": drawn from ``seed``, inside
-    the model) default to the entry's own. Raises :class:`ModelRequestError`.
+    ``batch`` and ``seq`` fix the symbolic dimensions of those names; ``decode`` builds the step that adds one token for each
+    sequence to a key-value cache of ``past`` tokens (graph inputs ``past_key_values.*``, outputs ``present.*``); ``dtype``
+    ("float16" or "float32") and ``weights`` ("none": external data that is not written, in ``NAME.weights``; "seeded": drawn
+    from ``seed``, inside the model) default to the entry's own. Raises :class:`ModelRequestError`.
     """
     if name not in MODELS:
         raise ModelRequestError(f"no model is called {name!r}; --list shows the {len(MODELS)} names")
     entry = MODELS[name]
     _check_sizes(entry, batch, seq)
+    _check_decode(entry, decode, seq, past)
     drawn = entry.seeded if weights is None else weights == "seeded"
     element = np.dtype(dtype or entry.dtype)
     if drawn and not entry.seeded:
         _check_fits(entry, element)
     source: WeightSource = Seeded(seed) if drawn else Weightless(f"{name}.weights")
+    if decode:
+        return _record(entry, element, source, Dims(batch=batch or "batch", seq=1, past=past or "past"))
     return _record(entry, element, source, Dims(batch=batch or "batch", seq=seq or "seq"))
 
 
@@ -181,6 +194,20 @@ def _check_sizes(entry: Entry, batch: int | None, seq: int | None) -> None:
         raise ModelRequestError(f"{entry.name} has no sequence axis; leave seq out")
     if not 1 <= seq <= entry.max_seq:
         raise ModelRequestError(f"seq is {seq}; {entry.name} takes 1 to {entry.max_seq} positions")
+
+
+def _check_decode(entry: Entry, decode: bool, seq: int | None, past: int | None) -> None:
+    if not decode:
+        if past is not None:
+            raise ModelRequestError("past is the length of a decoding step's cache; ask for decode too")
+        return
+    if not entry.decodes:
+        able = ", ".join(name for name, other in MODELS.items() if other.decodes)
+        raise ModelRequestError(f"{entry.name} is not built as a decoding step; these are: {able}")
+    if seq is not None:
+        raise ModelRequestError("a decoding step adds one token; leave seq out")
+    if past is not None and not 1 <= past < (entry.max_seq or 1):
+        raise ModelRequestError(f"past is {past}; {entry.name} takes 1 to {(entry.max_seq or 1) - 1} cached positions")
 
 
 def _check_fits(entry: Entry, dtype: np.dtype[np.generic]) -> None:
