@@ -174,7 +174,7 @@ def attend(g: GraphBuilder, q: str, k: str, v: str, heads: Heads, mask: str | No
 
 
 def self_attention(g: GraphBuilder, x: str, width: int, heads: int, mask: str | None, layer: int = 0) -> str:
-    """Multi-head attention with biased, separate ``q``, ``k``, ``v`` and ``out``; a decoding step attends over ``layer``'s cache."""
+    """Multi-head attention with biased ``q``, ``k``, ``v`` and ``out``; a decoding step attends over the cache of ``layer``."""
     shape = Heads(count=heads, kv=heads, size=width // heads)
     q, k, v = (linear(g, x, name, width, width) for name in ("q", "k", "v"))
     cached = g.dims.past is not None
