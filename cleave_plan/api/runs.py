@@ -88,3 +88,13 @@ def simulate_plan(
         dispatch=Dispatch(dispatch), seed=seed, timeline=timeline, progress=progress,
         variation=Variation(flop=jitter, downlink=jitter, uplink=jitter, throttling=throttling),
     )  # fmt: skip
+
+
+def write_simulation_trace(done: Simulation, plan: Plan, path: str | Path) -> int:
+    """Write a simulation that was made with ``timeline=True`` as a Perfetto trace; the number of slices.
+
+    Raises UsageError without the perfetto package (extra ``trace``), OSError where the file cannot be written.
+    """
+    from cleave_plan.report.trace import simulation_spans, write_trace
+
+    return write_trace(Path(path), simulation_spans(done, plan.device_names), process=f"{plan.model.name} over {plan.fleet.name}")

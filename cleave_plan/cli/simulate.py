@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import Share, input_file, json_option, throttling
+from cleave_plan.cli.options import Share, input_file, json_option, output_file, throttling
 from cleave_plan.cli.output import emit_json
 
 EPILOG = """\b
@@ -15,6 +15,7 @@ Examples:
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --pacing shared
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --batches 20 --jitter 0.2 --dispatch dynamic --seed 1
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --throttle "5 min,0.5,1 min" --batches 10 --json
+  cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --pacing shared --trace batch.pftrace
 """
 
 PACINGS = ("planned", "shared")
@@ -47,6 +48,9 @@ DISPATCHES = ("barrier", "dynamic")
     help='A device that worked for AFTER in a row falls to SHARE of its FLOP/s until it rested for COOL ("5 min,0.5,1 min").',
 )  # fmt: skip
 @click.option("--seed", metavar="S", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of all that is drawn.")
+@click.option(
+    "--trace", "trace_file", metavar="T.pftrace", type=output_file, help="Write a Perfetto trace of the whole simulation."
+)
 @json_option
 def simulate(
     plan_file: Path,
@@ -58,6 +62,7 @@ def simulate(
     jitter: float,
     heat: tuple[float, float, float] | None,
     seed: int,
+    trace_file: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate batches of PLAN in virtual time, and compare them with what the plan predicts.
@@ -65,7 +70,7 @@ def simulate(
     With planned pacing and nothing that varies the two are equal; shared links, jitter and heat show what the prediction
     leaves out.
     """
-    from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_plan
+    from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_plan, write_simulation_trace
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.simulation import simulation_document, simulation_text
     from cleave_plan.report.tables import Screen
@@ -76,8 +81,10 @@ def simulate(
     with progress_bar("simulating") as progress:
         done = simulate_plan(
             plan, workload, fleet, batches=batches, pacing=pacing, dispatch=dispatch, jitter=jitter, heat=heat, seed=seed,
-            progress=progress,
+            timeline=trace_file is not None, progress=progress,
         )  # fmt: skip
+    if trace_file is not None:
+        write_simulation_trace(done, plan, trace_file)
     if as_json:
         emit_json(simulation_document(done, plan, settings))
     else:

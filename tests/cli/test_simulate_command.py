@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def test_simulate_with_jitter_heat_and_shared_links(files: Files) -> None:
     assert helped["mean_batch_s"] <= alone["mean_batch_s"]
     hot = simulated(files, "--throttle", "1 ms,0.1,10 s", "--batches", "3")
     assert hot["excess"] > 0
+
+
+def test_simulate_writes_a_trace(files: Files, tmp_path: Path) -> None:
+    """`--trace` writes a file beside everything else that is said."""
+    assert simulated(files, "--trace", str(tmp_path / "t.pftrace"))["batch_s"] == simulated(files)["batch_s"]
+    assert (tmp_path / "t.pftrace").stat().st_size > 100
 
 
 def test_simulate_refuses_what_means_nothing(files: Files) -> None:

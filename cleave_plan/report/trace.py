@@ -1,0 +1,169 @@
+"""Perfetto traces (https://perfetto.dev): who did what when, for the viewer at ui.perfetto.dev or its command-line tools.
+
+A trace has one process and a track for each device, one for the levels and one for the server's operators. Slices on a track
+nest: a tile's slice holds the slices of its phases. Times are seconds from the start of the run or simulation, written as
+nanoseconds of the trace's own clock. Written with the protocol buffers of the ``perfetto`` package (extra ``trace``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from cleave_plan.errors import UsageError
+from cleave_plan.plan.atomic import beside
+from cleave_plan.simulation.run import Moment, Simulation
+
+LEVELS, OPERATORS = "levels", "server operators"
+PROCESS = 1
+SEQUENCE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One slice: its track, name, start and stop in seconds, and details that the viewer shows when it is chosen."""
+
+    track: str
+    name: str
+    start_s: float
+    stop_s: float
+    details: Mapping[str, float | str] = field(default_factory=dict)
+
+
+def write_trace(path: Path, spans: Iterable[Span], *, process: str) -> int:
+    """Write ``spans`` as a Perfetto trace, beside its place first and then renamed; the number of slices.
+
+    Slices of one track nest or follow one another. Raises UsageError when the perfetto package is not installed.
+    """
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+    except ImportError as error:
+        raise UsageError(
+            "the perfetto package is not installed", where="--trace", remedy="pip install 'cleave-plan[trace]'"
+        ) from error
+    by_track: dict[str, list[Span]] = {}
+    for span in spans:
+        by_track.setdefault(span.track, []).append(span)
+    with beside(path) as file:
+        out = _Writer(proto, file)
+        out.process(process)
+        for place, (track, members) in enumerate(by_track.items()):
+            out.track(PROCESS + 1 + place, track)
+            out.slices(PROCESS + 1 + place, members)
+    return sum(len(members) for members in by_track.values())
+
+
+class _Writer:
+    """Packets of one trace, each written as soon as it is made."""
+
+    def __init__(self, proto: Any, file: IO[bytes]) -> None:
+        self._proto, self._file = proto, file
+        first = self._packet()
+        first.sequence_flags = proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        self._write(first)
+
+    def process(self, name: str) -> None:
+        """The process that all tracks belong to."""
+        packet = self._packet()
+        packet.track_descriptor.uuid = PROCESS
+        packet.track_descriptor.process.pid = PROCESS
+        packet.track_descriptor.process.process_name = name
+        self._write(packet)
+
+    def track(self, uuid: int, name: str) -> None:
+        """One track of the process."""
+        packet = self._packet()
+        packet.track_descriptor.uuid = uuid
+        packet.track_descriptor.parent_uuid = PROCESS
+        packet.track_descriptor.name = name
+        self._write(packet)
+
+    def slices(self, uuid: int, spans: Sequence[Span]) -> None:
+        """Begin and end events in the order of time; of slices that begin together the longer one is outside."""
+        open_spans: list[int] = []
+        for span in sorted(spans, key=lambda span: (_ns(span.start_s), -_ns(span.stop_s))):
+            start, stop = _ns(span.start_s), _ns(span.stop_s)
+            while open_spans and open_spans[-1] <= start:
+                self._end(uuid, open_spans.pop())
+            self._begin(uuid, start, span)
+            open_spans.append(stop)
+        while open_spans:
+            self._end(uuid, open_spans.pop())
+
+    def _begin(self, uuid: int, when: int, span: Span) -> None:
+        packet = self._event(uuid, when, self._proto.TrackEvent.TYPE_SLICE_BEGIN)
+        packet.track_event.name = span.name
+        for key, value in span.details.items():
+            note = packet.track_event.debug_annotations.add()
+            note.name = key
+            if isinstance(value, str):
+                note.string_value = value
+            else:
+                note.double_value = value
+        self._write(packet)
+
+    def _end(self, uuid: int, when: int) -> None:
+        self._write(self._event(uuid, when, self._proto.TrackEvent.TYPE_SLICE_END))
+
+    def _event(self, uuid: int, when: int, kind: int) -> Any:
+        packet = self._packet()
+        packet.timestamp = when
+        packet.track_event.type = kind
+        packet.track_event.track_uuid = uuid
+        return packet
+
+    def _packet(self) -> Any:
+        packet = self._proto.TracePacket()
+        packet.trusted_packet_sequence_id = SEQUENCE
+        return packet
+
+    def _write(self, packet: Any) -> None:
+        trace = self._proto.Trace()
+        trace.packet.append(packet)
+        self._file.write(trace.SerializeToString())
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def simulation_spans(done: Simulation, device_names: Sequence[str]) -> Iterator[Span]:
+    """The slices of a simulation that was made with its timeline: levels, tiles on their devices, the tiles' phases."""
+    clock = 0.0
+    for moment in done.moments:
+        if moment.start_s > clock:
+            yield Span(track=OPERATORS, name="operators", start_s=clock, stop_s=moment.start_s)
+        clock = moment.start_s + moment.run.seconds
+        if clock > moment.start_s:
+            yield Span(
+                track=LEVELS, name=f"batch {moment.batch}, level {moment.level}", start_s=moment.start_s, stop_s=clock,
+                details={"waits for": moment.run.binds, "GEMMs": ", ".join(moment.work.gemms)},
+            )  # fmt: skip
+        yield from _tiles(moment, device_names)
+
+
+def _tiles(moment: Moment, device_names: Sequence[str]) -> Iterator[Span]:
+    work, run = moment.work, moment.run
+    edges = np.flatnonzero(np.diff(work.tile, prepend=-1, append=-1) != 0)
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        track, gemm = device_names[int(work.device[first])], work.gemms[int(work.gemm[first])]
+        yield Span(
+            track=track, name=gemm, start_s=moment.start_s + run.start_s[first], stop_s=moment.start_s + run.stop_s[last - 1],
+            details={"batch": moment.batch, "level": moment.level},
+        )  # fmt: skip
+        for place in range(first, last):
+            down, flop, up = (float(column[place]) for column in (work.down_bytes, work.flop, work.up_bytes))
+            yield Span(
+                track=track, name=_phase_name(down, flop, up), start_s=moment.start_s + run.start_s[place],
+                stop_s=moment.start_s + run.stop_s[place], details={"bytes down": down, "FLOP": flop, "bytes up": up},
+            )  # fmt: skip
+
+
+def _phase_name(down: float, flop: float, up: float) -> str:
+    """What goes on side by side in a phase."""
+    going = [name for name, amount in (("download", down), ("compute", flop), ("upload", up)) if amount > 0]
+    return " + ".join(going) or "latency"

@@ -1,0 +1,94 @@
+"""A simulation's trace, decoded with Perfetto's own protocol buffers: tracks, nesting, clock and sums."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from planning_cases import device, fleet_of, gemm_of, workload_of
+
+from cleave_plan.api import make_plan, simulate_plan, write_simulation_trace
+from cleave_plan.errors import UsageError
+from cleave_plan.plan.plan import Plan
+from cleave_plan.report.trace import LEVELS, Span, write_trace
+from cleave_plan.simulation.run import Simulation
+
+
+def simulation() -> tuple[Plan, Simulation]:
+    """Two batches of three levels over three devices, with jitter."""
+    workload = workload_of([gemm_of(f"g{level}", (1, 30, 9, 40), level) for level in range(3)])
+    fleet = fleet_of([device(f"d{i}", latency_s=0.5) for i in range(3)])
+    plan = make_plan(workload, fleet, without={"server"})
+    return plan, simulate_plan(plan, workload, fleet, batches=2, jitter=0.2, timeline=True)
+
+
+def decoded(path: Path) -> tuple[dict[str, list[tuple[str, int, int, int]]], str]:
+    """Slices (name, depth, start, stop in ns) by track, and the process; begin and end events must match."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    trace.ParseFromString(path.read_bytes())
+    names, process, open_slices, found = {}, "", defaultdict(list), defaultdict(list)
+    last: dict[int, int] = defaultdict(int)
+    for packet in trace.packet:
+        if packet.HasField("track_descriptor"):
+            if packet.track_descriptor.HasField("process"):
+                process = packet.track_descriptor.process.process_name
+            else:
+                names[packet.track_descriptor.uuid] = packet.track_descriptor.name
+        elif packet.HasField("track_event"):
+            event = packet.track_event
+            assert packet.timestamp >= last[event.track_uuid]
+            last[event.track_uuid] = packet.timestamp
+            if event.type == proto.TrackEvent.TYPE_SLICE_BEGIN:
+                open_slices[event.track_uuid].append((event.name, packet.timestamp))
+            else:
+                name, start = open_slices[event.track_uuid].pop()
+                depth = len(open_slices[event.track_uuid])
+                found[names[event.track_uuid]].append((name, depth, start, packet.timestamp))
+    assert not any(open_slices.values())
+    return dict(found), process
+
+
+def test_a_trace_is_what_the_simulation_was(tmp_path: Path) -> None:
+    """A track for each device and one for levels; levels in their order and length; phases inside their tiles, on the clock."""
+    plan, done = simulation()
+    written = write_simulation_trace(done, plan, tmp_path / "t.pftrace")
+    tracks, process = decoded(tmp_path / "t.pftrace")
+    assert process == "toy over home"
+    assert set(tracks) >= {LEVELS, "d0", "d1", "d2"}
+    assert sum(len(slices) for slices in tracks.values()) == written
+    levels = tracks[LEVELS]
+    assert [name for name, *_ in levels] == [f"batch {b}, level {level}" for b in range(2) for level in range(3)]
+    lengths = [(stop - start) / 1e9 for _, _, start, stop in levels]
+    assert lengths == pytest.approx(done.levels_s.ravel().tolist(), abs=2e-9)
+    for name in plan.device_names:
+        tiles = [piece for piece in tracks[name] if piece[1] == 0]
+        phases = [piece for piece in tracks[name] if piece[1] == 1]
+        assert {tile[0] for tile in tiles} <= {"g0", "g1", "g2"}
+        for _, _, start, stop in phases:
+            assert any(tile[2] <= start <= stop <= tile[3] for tile in tiles)
+        total = sum(stop - start for _, _, start, stop in tiles) / 1e9
+        assert total == pytest.approx(done.busy_s[plan.device_names.index(name)], abs=1e-7)
+
+
+def test_slices_that_touch_do_not_nest(tmp_path: Path) -> None:
+    """One ends where the next begins: both at the outermost depth; an equal inner slice stays inside its outer one."""
+    spans = [
+        Span(track="t", name="a", start_s=0, stop_s=1), Span(track="t", name="b", start_s=1, stop_s=2),
+        Span(track="t", name="b.inner", start_s=1, stop_s=1.5, details={"note": "x", "bytes": 3.0}),
+    ]  # fmt: skip
+    assert write_trace(tmp_path / "t.pftrace", spans, process="p") == 3
+    tracks, _ = decoded(tmp_path / "t.pftrace")
+    assert {(name, depth) for name, depth, _, _ in tracks["t"]} == {("a", 0), ("b", 0), ("b.inner", 1)}
+
+
+def test_without_perfetto_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings the package, and no file."""
+    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
+    with pytest.raises(UsageError, match=r"perfetto") as raised:
+        write_trace(tmp_path / "t.pftrace", [], process="p")
+    assert "cleave-plan[trace]" in raised.value.sentence()
+    assert not list(tmp_path.iterdir())
