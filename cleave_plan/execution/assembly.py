@@ -15,26 +15,35 @@ from cleave_plan.kernels.tile import Box, accumulator, complete
 class Assembly:
     """The canonical result [batch, M, N] of a GEMM (of a chain, [batch, rows, d_v]), filled tile by tile.
 
-    Tiles that hold the whole of K are placed as they come. Those that do not are partial sums: they are added in the order
-    of their numbers when all are there, in the accumulator's type, so that every run gives the same bits.
+    ``boxes`` are the tiles by number; ``whole`` is the array to fill. Tiles that hold the whole of K are placed as they come,
+    or stand in place already. Those that do not are partial sums: they are added in the order of their numbers when all are
+    there, in the accumulator's type, so that every run gives the same bits.
     """
 
-    def __init__(self, work: Work, boxes: Mapping[int, Box], along: Companions = NOTHING) -> None:
+    def __init__(
+        self, work: Work, boxes: Mapping[int, Box], along: Companions = NOTHING, *, whole: Array | None = None
+    ) -> None:  # fmt: skip
         self._work = work
         self._along = along
         self._waiting = set(boxes)
         self._boxes = boxes
         self._partial: dict[int, Array] = {}
-        self._cut = {tile for tile, box in boxes.items() if box.k_stop - box.k_start < work.shape.k}
-        self._result: Array = np.empty(work.whole_shape, numpy_dtype(work.out_dtype))
+        self._cut = {tile for tile, box in boxes.items() if not work.holds_inner(box)}
+        self._result: Array = np.empty(work.whole_shape, numpy_dtype(work.out_dtype)) if whole is None else whole
 
-    def add(self, tile: int, result: Array) -> None:
+    def add(self, tile: int, result: Array, *, in_place: bool = False) -> None:
         """Take in the result of ``tile``; a partial sum must stay valid until :meth:`finish`."""
         self._waiting.remove(tile)
         if tile in self._cut:
             self._partial[tile] = result
-        else:
+        elif not in_place:
             self._result[self._work.area(self._boxes[tile])] = result
+
+    def compute(self, tile: int, operands: tuple[Array | None, ...]) -> None:
+        """Compute ``tile`` here, from the whole operands."""
+        box = self._boxes[tile]
+        room = None if tile in self._cut else self._result[self._work.area(box)]
+        self.add(tile, self._work.run(operands, box, room)[1], in_place=True)
 
     @property
     def complete(self) -> bool:

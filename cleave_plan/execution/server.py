@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.execution.admission import Placed, admit
-from cleave_plan.execution.assembly import Assembly
-from cleave_plan.execution.engines.base import Engine, Task
+from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
+from cleave_plan.execution.tiles import LevelRun, Tally
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
@@ -95,15 +95,6 @@ def device_load(placed: Iterable[Placed]) -> dict[str, float]:
     return load
 
 
-@dataclass(slots=True, kw_only=True)
-class _Tally:
-    tiles: int = 0
-    at_home: int = 0
-    down: int = 0
-    up: int = 0
-    device_s: dict[str, float] = field(default_factory=dict)
-
-
 class Walk:
     """One batch through one model."""
 
@@ -127,7 +118,8 @@ class Walk:
         self._chains = {name: imported.chains[name] for name in first if placed[name].gemm.chain is not None}
         self._order = self._run_order({gemm.output: gemm.level for gemm in own})
         self._total = sum(len(place.away) for place in placed.values())
-        self._tally = _Tally()
+        self._tally = Tally()
+        self._next_job = 0
 
     def _run_order(self, levels: dict[str, int]) -> RunOrder:
         """Segments and levels; ``levels`` of the outputs of single GEMMs. A chain's nodes are all in the chain's level."""
@@ -141,6 +133,7 @@ class Walk:
     def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
         """The outputs for ``values`` (graph inputs by name)."""
         begin = time.perf_counter()
+        self._tally = Tally()
         level_s = []
         for depth, segment in enumerate(self._order.segments):
             start = time.perf_counter()
@@ -163,31 +156,24 @@ class Walk:
 
     def _run_level(self, depth: int, values: dict[str, Value]) -> None:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
-        shared = [name for name in self._levels[depth] if self._placed[name].tiles]
-        lowered = {name: self._send(job, name, values) for job, name in enumerate(shared)}
+        level = LevelRun(
+            self._engine, self._tally, self._next_job, total=self._total,
+            label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
+        )  # fmt: skip
+        lowered: dict[int, Operands] = {}
+        for name in self._levels[depth]:
+            if self._placed[name].tiles:
+                operands = self._lowered(name, values)
+                lowered[level.add(self._placed[name], operands)] = operands
+        self._next_job += len(lowered)
         results: dict[str, Value] = {}
         for name in self._levels[depth]:
-            if name not in lowered:
+            if not self._placed[name].tiles:
                 for node in (self._imported.nodes[member.name] for member in self._placed[name].members):
                     results.update(self._runtime.run(segment_of([node], node.output), values))
-        assemblies = {name: self._begin(name, lowered[name]) for name in shared}
-        self._collect(f"level {depth + 1} of {len(self._levels)}", shared, assemblies)
-        for job, name in enumerate(shared):
-            results.update(lowered[name].finish(assemblies.pop(name).finish()))
-            if self._placed[name].away:
-                self._engine.close(job)
+        for job, result in level.finish().items():
+            results.update(lowered[job].finish(result))
         values.update(results)
-
-    def _send(self, job: int, name: str, values: Mapping[str, Value]) -> Operands:
-        """Hand the tiles of devices to the engine."""
-        placed = self._placed[name]
-        lowered = self._lowered(name, values)
-        if placed.away:
-            boxes = {tile: box for tile, (_, box) in placed.away.items()}
-            self._engine.open(job, lowered.work, lowered.arrays, boxes)
-        for tile, (device, box) in placed.away.items():
-            self._engine.send(Task(job, tile, device, box))
-        return lowered
 
     def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
         """The operands of a product or a chain."""
@@ -195,26 +181,6 @@ class Walk:
         if name in self._chains:
             return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._value(tensor, values))
         return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._value(tensor, values))
-
-    def _begin(self, name: str, lowered: Operands) -> Assembly:
-        """An assembly that holds the server's own tiles."""
-        placed = self._placed[name]
-        assembly = Assembly(lowered.work, {tile: box for tile, (_, box) in enumerate(placed.tiles)}, lowered.along)
-        for tile, box in placed.home.items():
-            assembly.add(tile, lowered.work.run(lowered.arrays, box)[1])
-            self._tally.at_home += 1
-        return assembly
-
-    def _collect(self, label: str, names: list[str], assemblies: Mapping[str, Assembly]) -> None:
-        """Take every result of the level's devices."""
-        tally = self._tally
-        for _ in range(sum(len(self._placed[name].away) for name in names)):
-            finished = self._engine.collect()
-            task = finished.task
-            assemblies[names[task.job]].add(task.tile, finished.result)
-            tally.tiles, tally.down, tally.up = tally.tiles + 1, tally.down + finished.bytes_down, tally.up + finished.bytes_up
-            tally.device_s[task.device] = tally.device_s.get(task.device, 0.0) + finished.seconds
-            self._progress(tally.tiles, self._total, label)
 
     def _value(self, name: str, values: Mapping[str, Value]) -> Value:
         return values[name] if name in values else self._weights[name]

@@ -1,62 +1,63 @@
 """A worker process: it holds device identities and multiplies tiles, until its server closes the line.
 
-The local engine starts it with :data:`START` and five numbers: the inherited descriptors of the line, the arena and the
-heartbeats, its place among the workers, and the server's process id. Orders and answers are small tuples; operands and
-results lie in the arena.
+The local engine starts it with :data:`START` and four numbers: the inherited descriptors of the line and the arena, its place
+among the workers, and the server's process id. Messages are those of :mod:`cleave_plan.execution.engines.wire`; operands,
+results and heartbeats lie in the arena.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
 import traceback
-from multiprocessing.connection import Connection
-from typing import NamedTuple
+from contextlib import suppress
 
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
+from cleave_plan.execution.engines.wire import HELLO, IN_PLACE, Answer, Job, Order, answer, read_order
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.tile import Box
 
 START = ("-P", "-c", "from cleave_plan.execution.worker import main; main()")
-"""Arguments of the interpreter: nothing from the working folder, and this module under its own name (its tuples are pickled)."""
+"""Arguments of the interpreter: nothing from the working folder, and this module under its own name."""
 
 BEAT_S = 0.25
 """Seconds between two heartbeats."""
 
-
-class Order(NamedTuple):
-    """One tile: where its operands lie and where its result goes."""
-
-    job: int
-    tile: int
-    box: Box
-    work: Work
-    operands: tuple[Block | None, ...]
-    result: Block
+BEATS = Block.contiguous(0, (1 << 12,), DType.INT64)
+"""Where heartbeats are counted: one number for each worker that an engine starts in its life."""
 
 
-class Answer(NamedTuple):
-    """A tile that is done, or ``fault``: the traceback of what went wrong."""
+class Bench:
+    """The jobs that a worker knows, and how it computes a tile of one."""
 
-    job: int
-    tile: int
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    fault: str = ""
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._jobs: dict[int, tuple[Job, list[Array | None], Array]] = {}
 
+    def open(self, job: Job) -> None:
+        """Make a job's arrays ready."""
+        operands = [None if block is None else self._arena.view(block) for block in job.operands]
+        self._jobs[job.number] = (job, operands, self._arena.view(job.result))
 
-def compute(order: Order, arena: Arena) -> Answer:
-    """Compute one tile in place; the bytes are those of its pieces and its result."""
-    begin = time.perf_counter()
-    operands = [None if block is None else arena.view(block) for block in order.operands]
-    nbytes, result = order.work.run(operands, order.box)
-    arena.view(order.result)[...] = result
-    return Answer(order.job, order.tile, nbytes, result.nbytes, time.perf_counter() - begin)
+    def close(self, number: int) -> None:
+        """Forget a job."""
+        self._jobs.pop(number, None)
+
+    def compute(self, order: Order) -> Answer:
+        """Compute one tile and leave it where it belongs; the bytes are those of its pieces and its result."""
+        begin = time.perf_counter()
+        job, operands, whole = self._jobs[order.job]
+        work = job.work
+        if order.offset == IN_PLACE:
+            out = whole[work.area(order.box)]
+        else:
+            block = Block.contiguous(order.offset, work.result_shape(order.box), work.result_dtype(order.box))
+            out = self._arena.view(block)
+        nbytes, _ = work.run(operands, order.box, out)
+        return Answer(order.job, order.tile, nbytes, out.nbytes, time.perf_counter() - begin)
 
 
 def _beat(beats: Array, place: int, parent: int) -> None:
@@ -68,28 +69,26 @@ def _beat(beats: Array, place: int, parent: int) -> None:
         time.sleep(BEAT_S)
 
 
-def serve(line: Connection, arena: Arena) -> None:
-    """Answer orders until the server sends None or closes the line."""
-    while True:
-        try:
-            order: Order | None = line.recv()
-        except (EOFError, ConnectionError):
-            return
-        if order is None:
-            return
-        try:
-            answer = compute(order, arena)
-        except Exception:  # whatever it is, the server must hear of it
-            answer = Answer(order.job, order.tile, 0, 0, 0.0, traceback.format_exc())
-        try:
-            line.send(answer)
-        except (BrokenPipeError, ConnectionError):
-            return
+def serve(line: socket.socket, bench: Bench) -> None:
+    """Answer orders until the server closes the line."""
+    with suppress(ConnectionError):  # the server is gone, and nobody is left to hear of it
+        line.sendall(answer(Answer(HELLO, 0)))
+        while (order := read_order(line)) is not None:
+            if isinstance(order, Job):
+                bench.open(order)
+            elif isinstance(order, int):
+                bench.close(order)
+            else:
+                try:
+                    given = bench.compute(order)
+                except Exception:  # whatever it is, the server must hear of it
+                    given = Answer(order.job, order.tile, fault=traceback.format_exc())
+                line.sendall(answer(given))
 
 
 def main() -> None:
     """Entry point of the process."""
-    line_descriptor, arena_descriptor, beats_descriptor, place, parent = map(int, sys.argv[1:])
-    beats = Arena(beats_descriptor).view(Block(0, (place + 1,), DType.INT64))
-    threading.Thread(target=_beat, args=(beats, place, parent), daemon=True).start()
-    serve(Connection(line_descriptor), Arena(arena_descriptor))
+    line_descriptor, arena_descriptor, place, parent = map(int, sys.argv[1:])
+    arena = Arena(arena_descriptor)
+    threading.Thread(target=_beat, args=(arena.view(BEATS), place, parent), daemon=True).start()
+    serve(socket.socket(fileno=line_descriptor), Bench(arena))

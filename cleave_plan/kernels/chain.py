@@ -55,6 +55,10 @@ class ChainProduct:
         """(items, rows, d_v) of the tile's result."""
         return box.batch_stop - box.batch_start, box.m_stop - box.m_start, self.d_v
 
+    def holds_inner(self, box: Box) -> bool:
+        """A chain's tile is always final."""
+        return True
+
     def result_dtype(self, box: Box) -> DType:
         """Element type of the tile's result."""
         return self.out_dtype
@@ -89,15 +93,17 @@ class ChainProduct:
             q[box.batch, box.rows], k[box.batch], v[box.batch], tuple(_part(side, box) for side in sides), self.constant
         )
 
-    def run(self, operands: Sequence[Array | None], box: Box) -> tuple[int, Array]:
-        """Bytes that a tile reads of ``operands`` (see :meth:`cut`), and its result."""
+    def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
+        """Bytes that a tile reads of ``operands`` (see :meth:`cut`), and its result, in ``out`` if given."""
         pieces = self.cut(operands, box)
-        return pieces.nbytes, self.compute(pieces, box)
+        return pieces.nbytes, self.compute(pieces, box, out)
 
-    def compute(self, pieces: ChainPieces, box: Box) -> Array:
-        """The tile's result, [items, rows, d_v], from its pieces alone."""
+    def compute(self, pieces: ChainPieces, box: Box, out: Array | None = None) -> Array:
+        """The tile's result, [items, rows, d_v], from its pieces alone, in ``out`` if given; ValueError when it does not fit."""
         items, rows, _ = self.result_shape(box)
-        result = np.empty(self.result_shape(box), numpy_dtype(self.out_dtype))
+        out = np.empty(self.result_shape(box), numpy_dtype(self.out_dtype)) if out is None else out
+        if out.shape != self.result_shape(box):
+            raise ValueError(f"room for {list(out.shape)} where {box} has {list(self.result_shape(box))}")
         high = min(rows, max(1, BLOCK // self.length))
         deep = max(1, BLOCK // (high * self.length))
         working = numpy_dtype(accumulator(self.dtype))
@@ -108,8 +114,8 @@ class ChainProduct:
                 block = slice(row, row + high)
                 scores = multiply_block(pieces.q[some, block], k, working).astype(numpy_dtype(self.scores_dtype), copy=False)
                 sides = [side[_range(side, 0, some), _range(side, 1, block)] for side in pieces.sides]
-                result[some, block] = multiply_block(self._between(scores, sides), v, working)
-        return result
+                out[some, block] = multiply_block(self._between(scores, sides), v, working)
+        return out
 
     def _between(self, scores: Array, sides: Sequence[Array]) -> Array:
         values = [scores, *sides]

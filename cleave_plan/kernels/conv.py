@@ -56,13 +56,22 @@ def cut_images(window: ConvWindow, images: Array, *, rows: slice, groups: slice)
     )
 
 
-def convolve(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, rows: slice, working: np.dtype[Any]) -> Array:
-    """Result [groups, rows, columns] in ``working`` from the pieces of :func:`cut_images` and ``weights`` [groups, K, columns].
+def convolve(
+    window: ConvWindow,
+    pieces: tuple[Array, ...],
+    weights: Array,
+    *,
+    rows: slice,
+    working: np.dtype[Any],
+    out: Array | None = None,
+) -> Array:
+    """Result [groups, rows, columns] in ``working`` from the pieces of :func:`cut_images` and ``weights`` [groups, K, columns];
+    in ``out`` where it is given.
 
     K runs over (channel, kernel position), both in their ONNX order, and is whole.
     """
     weights = weights.astype(working, copy=False)
-    result = np.empty((weights.shape[0], rows.stop - rows.start, weights.shape[2]), working)
+    result = np.empty((weights.shape[0], rows.stop - rows.start, weights.shape[2]), working) if out is None else out
     done = 0
     for place, piece in zip(image_ranges(window, rows), pieces, strict=True):
         origin = tuple(start for start, _ in _sent(window, place))

@@ -100,10 +100,13 @@ class Product:
         batch, _, k, n = self.shape
         return (batch, k, n) if self.coding is None else (batch, n, self.coding.bytes_of(k))
 
+    def holds_inner(self, box: Box) -> bool:
+        """Whether a tile holds the whole of K, so that its result is final."""
+        return box.k_stop - box.k_start == self.shape.k
+
     def result_dtype(self, box: Box) -> DType:
         """Element type of a tile's result: the storage type when K is whole, else the accumulator."""
-        whole = box.k_stop - box.k_start == self.shape.k
-        return self.out_dtype if whole else accumulator(self.a_dtype)
+        return self.out_dtype if self.holds_inner(box) else accumulator(self.a_dtype)
 
     def result_bytes(self, box: Box) -> int:
         """Bytes that travel back."""
@@ -123,13 +126,13 @@ class Product:
         """Shape of the whole result, [batch, M, N]."""
         return self.shape.batch, self.shape.m, self.shape.n
 
-    def run(self, operands: Sequence[Array | None], box: Box) -> tuple[int, Array]:
-        """Bytes that a tile reads of ``operands`` (A, B and the companions, in this order), and its result."""
+    def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
+        """Bytes that a tile reads of ``operands`` (A, B, companions, in this order), and its result, in ``out`` if given."""
         a, b, *along = operands
         if a is None or b is None:
             raise ValueError("an operand is absent")
         pieces = cut(self, a, b, box, Companions(*along))
-        return pieces.nbytes, multiply(self, pieces, box)
+        return pieces.nbytes, multiply(self, pieces, box, out)
 
 
 class Pieces(NamedTuple):
@@ -183,13 +186,25 @@ def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTH
     return Pieces(cut_images(product.window, a, rows=box.rows, groups=box.batch), weights, own)
 
 
-def multiply(product: Product, pieces: Pieces, box: Box) -> Array:
-    """The tile's result, [batch, rows, columns] in ``product.result_dtype(box)``, from its pieces alone."""
-    if 0 in box.result_shape:
-        return np.zeros(box.result_shape, numpy_dtype(product.result_dtype(box)))
+def multiply(product: Product, pieces: Pieces, box: Box, out: Array | None = None) -> Array:
+    """The tile's result, [batch, rows, columns] in ``product.result_dtype(box)``, from its pieces alone; in ``out`` if given.
+
+    Raises ValueError when ``out`` has another shape or type.
+    """
+    kind = numpy_dtype(product.result_dtype(box))
+    if out is None:
+        out = np.empty(box.result_shape, kind)
+    elif out.shape != box.result_shape or out.dtype != kind:
+        raise ValueError(f"room for {out.dtype}{list(out.shape)} where {box} has {kind}{list(box.result_shape)}")
+    if not out.size:
+        return out
     sums_type = numpy_dtype(accumulator(product.a_dtype))
-    sums = narrowed(_sums(product, pieces, box, sums_type), sums_type)
-    return complete(product, sums, pieces.along) if box.k_stop - box.k_start == product.shape.k else sums
+    working = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start) or sums_type
+    if working == kind and pieces.along.scale is None:  # sums are the result as they are, and are formed where they belong
+        return _sums(product, pieces, box, working, out)
+    sums = narrowed(_sums(product, pieces, box, working), sums_type)
+    out[...] = complete(product, sums, pieces.along) if product.holds_inner(box) else sums
+    return out
 
 
 def complete(product: Product, sums: Array, along: Companions) -> Array:
@@ -198,14 +213,13 @@ def complete(product: Product, sums: Array, along: Companions) -> Array:
     return sums.astype(stored, copy=False) if along.scale is None else requantised(sums, along, stored)
 
 
-def _sums(product: Product, pieces: Pieces, box: Box, sums_type: np.dtype[Any]) -> Array:
+def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], out: Array | None = None) -> Array:
     along = pieces.along
-    working = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start) or sums_type
     a = tuple(shifted(piece, along.a_zero, working) for piece in pieces.a)
     if product.coding is None:
         b = shifted(pieces.b, along.b_zero, working)
     else:
         b = decoded(product.coding, pieces.b, along, box.inner, working)
     if product.window is None:
-        return multiply_block(a[0], b, working)
-    return convolve(product.window, a, b, rows=box.rows, working=working)
+        return multiply_block(a[0], b, working, out)
+    return convolve(product.window, a, b, rows=box.rows, working=working, out=out)

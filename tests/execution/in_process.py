@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from hand_plans import random_plan
 
+from cleave_plan.dtypes import DType
 from cleave_plan.execution.admission import admit
 from cleave_plan.execution.engines.base import Finished, Task
 from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.kernels.arrays import numpy_dtype
 from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.progress import silent
 
@@ -22,34 +23,53 @@ class InProcess:
     """An engine whose devices are this process."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, tuple[Work, Sequence[np.ndarray | None]]] = {}
+        self._jobs: dict[int, tuple[Work, Sequence[np.ndarray | None], np.ndarray]] = {}
         self._tasks: deque[Task] = deque()
+        self._devices: tuple[str, ...] = ()
 
     def start(self, load: Mapping[str, float]) -> None:
         """Nothing to start."""
+        self._devices = tuple(load)
 
-    def open(self, job: int, work: Work, operands: Sequence[np.ndarray | None], boxes: Mapping[int, Box]) -> None:
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All that were started."""
+        return self._devices
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """An ordinary array."""
+        return np.empty(shape, numpy_dtype(dtype))
+
+    def open(self, job: int, work: Work, operands: Sequence[np.ndarray | None]) -> np.ndarray:
         """Keep the operands."""
-        self._jobs[job] = (work, operands)
+        whole = self.empty(work.whole_shape, work.out_dtype)
+        self._jobs[job] = (work, operands, whole)
+        return whole
 
     def send(self, task: Task) -> None:
         """Queue a tile."""
         self._tasks.append(task)
 
-    def collect(self) -> Finished:
+    def collect(self, timeout_s: float | None = None) -> Finished:
         """Compute the oldest tile."""
         task = self._tasks.popleft()
-        work, operands = self._jobs[task.job]
+        work, operands, _ = self._jobs[task.job]
         down, result = work.run(operands, task.box)
-        return Finished(task=task, result=result, bytes_down=down, bytes_up=result.nbytes, seconds=0.0)
+        return Finished(
+            task=task, result=result, in_place=False, bytes_down=down, bytes_up=result.nbytes, seconds=0.0
+        )  # fmt: skip
+
+    def drop(self, device: str, reason: str) -> None:
+        """No device is ever given up."""
 
     def close(self, job: int) -> None:
         """Forget a GEMM."""
         del self._jobs[job]
-
-    def lost(self) -> tuple[str, ...]:
-        """Nothing is lost."""
-        return ()
 
     def stop(self) -> None:
         """Nothing to stop."""

@@ -1,4 +1,7 @@
-"""The engine of one machine: worker processes that hold device identities, and memory that they share with the server.
+"""The engine of one machine: worker processes that play device identities, and memory that they share with the server.
+
+Operands lie in shared memory once; workers read tiles where they are and write results where they belong. Each worker has
+some tiles in hand, so that it never waits for the server, and lives until the engine stops, over any number of runs.
 
 Workers are fresh interpreters rather than forks (BLAS and onnxruntime have threads) and do not import the caller's main
 module, so a run can be started from a script, a notebook or standard input alike. Each has its own process group: Ctrl-C
@@ -9,25 +12,21 @@ or stuck misses its heartbeats; one whose server dies ends by itself.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
-import sys
+import selectors
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
-from cleave_plan.execution.engines.base import Finished, Task
+from cleave_plan.execution.engines import wire
+from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
 from cleave_plan.execution.engines.memory import Arena, Block
-from cleave_plan.execution.worker import START, Answer, Order
-from cleave_plan.kernels.arrays import Array, dtype_of_array
+from cleave_plan.execution.engines.process import WorkerProcess
+from cleave_plan.execution.worker import BEATS, START
+from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.tile import Box
 
 POLL_S = 0.5
 """Longest wait between two looks at the heartbeats."""
@@ -35,208 +34,302 @@ POLL_S = 0.5
 WINDOW = 16
 """Tiles that a worker has in hand: enough to stay busy, few enough that its line never fills up."""
 
-_THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-ONE_THREAD = dict.fromkeys(_THREAD_LIMITS, "1")
-"""A worker is one core: its BLAS must not start threads of its own."""
+START_LIMIT_S = 60.0
+"""Seconds that a worker may take to start before its silence counts."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
-    place: int
-    process: subprocess.Popen[bytes]
-    line: Connection
+    """``devices`` are those that it plays still; ``known`` the jobs that it has been told of."""
+
+    process: WorkerProcess
     devices: tuple[str, ...]
+    late: bool
+    ready: bool = False
     waiting: deque[Task] = field(default_factory=deque)
     in_hand: dict[tuple[int, int], Task] = field(default_factory=dict)
+    known: set[int] = field(default_factory=set)
+    answers: wire.Answers = field(default_factory=wire.Answers)
     last_beat: int = 0
     silent_s: float = 0.0
 
     @property
-    def label(self) -> str:
-        return f"worker {self.place} (process {self.process.pid}) with {_listing(self.devices)}"
+    def unanswered(self) -> list[Task]:
+        return [*self.in_hand.values(), *self.waiting]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
+    """An opened job and what keeps its memory: ``arrays`` until nobody works on it any more."""
+
     work: Work
-    operands: tuple[Block | None, ...]
-    results: Mapping[int, Block]
+    opening: bytes
+    whole: Array
+    arrays: tuple[Array, ...]
+    apart: dict[int, tuple[int, Array]] = field(default_factory=dict)
+    out: int = 0
+    closed: bool = False
 
 
 class LocalEngine:
     """Runs tiles in ``workers`` processes (default: one per core, never more than devices).
 
     A worker without a heartbeat for ``hang_limit_s`` seconds, while its answer is waited for, counts as lost.
+    ``start`` are the interpreter's arguments that begin a worker (tests begin worse ones).
     """
 
-    def __init__(self, workers: int | None = None, *, hang_limit_s: float = 60.0) -> None:
+    def __init__(self, workers: int | None = None, *, hang_limit_s: float = 60.0, start: Sequence[str] = START) -> None:
         if workers is not None and workers < 1:
             raise UsageError(f"{workers} workers asked for", expected="1 or more")
         self._limit = workers or usable_cores()
         self._hang_limit_s = hang_limit_s
+        self._start = tuple(start)
         self._workers: list[_Worker] = []
         self._by_device: dict[str, _Worker] = {}
+        self._started = 0
         self._jobs: dict[int, _Job] = {}
-        self._placed: dict[tuple[object, ...], tuple[Array, Block]] = {}
-        self._done: deque[Finished] = deque()
-        self._lost: list[str] = []
+        self._placed: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self._events: deque[Event] = deque()
         self._checked_at = 0.0
-        self._arena, self._beats_arena = Arena(), Arena()
+        self._selector = selectors.DefaultSelector()
+        self._arena = Arena()
+        self._beats = self._arena.empty(BEATS.shape, BEATS.dtype)
+        self._beats[:] = 0
 
     def start(self, load: Mapping[str, float]) -> None:
         """Start the workers and share the device identities out, so that their loads are as even as whole devices allow."""
-        if os.name != "posix":
-            raise ExecutionError("the local engine needs a POSIX system", where=sys.platform, expected="Linux or macOS")
-        groups = share_out(load, min(self._limit, len(load)))
-        beats = self._beats_arena.allocate((max(1, len(groups)),), DType.INT64)
-        self._beats = self._beats_arena.view(beats)
-        for place, devices in enumerate(groups):
-            worker = self._spawn(place, devices)
-            self._workers.append(worker)
-            self._by_device |= dict.fromkeys(devices, worker)
+        for devices in share_out(load, min(self._limit, len(load))):
+            self._spawn(devices, late=False)
 
-    def open(self, job: int, work: Work, operands: Sequence[Array | None], boxes: Mapping[int, Box]) -> None:
-        """Copy the operands into shared memory, once for all GEMMs that are open together and read the same array."""
-        self._jobs[job] = _Job(
-            work=work, operands=tuple(None if array is None else self._place(array) for array in operands),
-            results={
-                tile: self._arena.allocate(work.result_shape(box), work.result_dtype(box)) for tile, box in boxes.items()
-            },
-        )  # fmt: skip
+    def join(self, devices: Sequence[str]) -> None:
+        """Let devices come late, on one new worker; ``collect`` says when they are there."""
+        self._spawn(tuple(devices), late=True)
 
-    def send(self, task: Task) -> None:
-        """Queue a tile for its device's worker."""
-        worker = self._by_device[task.device]
-        worker.waiting.append(task)
-        self._feed(worker)
-
-    def collect(self) -> Finished:
-        """The next finished tile; raises ExecutionError within a second of a worker's death."""
-        while not self._done:
-            busy = {worker.line: worker for worker in self._workers if worker.in_hand}
-            for line in wait(list(busy), POLL_S):
-                self._receive(busy[line])  # type: ignore[index]
-            self._check_beats(busy.values())
-        return self._done.popleft()
-
-    def close(self, job: int) -> None:
-        """Forget a GEMM; when none is left the shared memory is used afresh."""
-        del self._jobs[job]
-        if not self._jobs:
-            self._placed.clear()
-            self._arena.clear()
-
-    def lost(self) -> tuple[str, ...]:
-        """Identities on workers that are gone."""
-        gone = [device for worker in self._workers if worker.process.poll() is not None for device in worker.devices]
-        return tuple(dict.fromkeys([*self._lost, *gone]))
-
-    def stop(self) -> None:
-        """Close the lines, on which idle workers leave, and kill those that have not left at once."""
-        for worker in self._workers:
-            worker.line.close()
-        deadline = time.monotonic() + POLL_S
-        for worker in self._workers:
-            try:
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-        self._placed.clear()
-        self._done.clear()
-        self._arena.close()
-        self._beats_arena.close()
-        self._workers, self._by_device = [], {}
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Identities on workers that live, as far as it is known."""
+        return tuple(self._by_device)
 
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of the workers."""
         return tuple(worker.process.pid for worker in self._workers)
 
-    def _spawn(self, place: int, devices: tuple[str, ...]) -> _Worker:
-        ours, theirs = socket.socketpair()
-        inherited = (theirs.fileno(), self._arena.descriptor, self._beats_arena.descriptor)
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, *START, *map(str, (*inherited, place, os.getpid()))],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths}, pass_fds=inherited, process_group=0,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-        except OSError as error:
-            ours.close()
-            raise ExecutionError(
-                f"worker {place} cannot be started: {error.strerror}", where=sys.executable, remedy="run with fewer workers"
-            ) from None
-        finally:
-            theirs.close()
-        return _Worker(place=place, process=process, line=Connection(ours.detach()), devices=devices)
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """An array in shared memory."""
+        return self._arena.empty(shape, dtype)
 
-    def _place(self, array: Array) -> Block:
+    def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
+        """Find or copy the operands into shared memory, and make room for the whole result there."""
+        placed = [None if array is None else self._place(array) for array in operands]
+        whole = self._arena.empty(work.whole_shape, work.out_dtype)
+        blocks = tuple(None if array is None else self._block(array) for array in placed)
+        opening = wire.opening(wire.Job(job, work, blocks, self._block(whole)))
+        arrays = tuple(array for array in placed if array is not None)
+        self._jobs[job] = _Job(work=work, opening=opening, whole=whole, arrays=arrays)
+        return whole
+
+    def send(self, task: Task) -> None:
+        """Queue a tile for its device's worker."""
+        worker = self._by_device[task.device]
+        self._jobs[task.job].out += 1
+        worker.waiting.append(task)
+        self._feed(worker)
+
+    def collect(self, timeout_s: float | None = None) -> Event | None:
+        """The next event; a worker's death is one within milliseconds, a missing heartbeat within a second of its limit."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._events:
+            left = POLL_S if deadline is None else min(POLL_S, max(0.0, deadline - time.monotonic()))
+            for key, _ in self._selector.select(left):
+                self._receive(key.data)
+            self._check_beats()
+            if not self._events and deadline is not None and time.monotonic() >= deadline:
+                return None
+        return self._events.popleft()
+
+    def drop(self, device: str, reason: str) -> None:
+        """End the worker that plays ``device``; other identities that it plays go on, with their tasks, on a new worker."""
+        worker = self._by_device[device]
+        others = tuple(name for name in worker.devices if name != device)
+        owed = worker.unanswered
+        worker.devices = (device,)
+        worker.in_hand = {(task.job, task.tile): task for task in owed if task.device == device}
+        worker.waiting.clear()
+        self._end(worker, reason)
+        if others:
+            successor = self._spawn(others, late=False)
+            for task in owed:
+                if task.device != device and self._is_open(task.job):
+                    successor.waiting.append(task)
+                elif task.device != device:
+                    self._settle(task.job, 1)
+            self._feed(successor)
+
+    def close(self, job: int) -> None:
+        """Forget a GEMM; its memory is free when no worker has a tile of it in hand."""
+        for worker in self._workers:
+            kept = deque(task for task in worker.waiting if task.job != job)
+            self._jobs[job].out -= len(worker.waiting) - len(kept)
+            worker.waiting = kept
+        self._jobs[job].closed = True
+        self._settle(job, 0)
+        if all(other.closed for other in self._jobs.values()):
+            self._placed.clear()
+
+    def stop(self) -> None:
+        """Close the lines, on which idle workers leave, and kill the others."""
+        for worker in self._workers:
+            self._selector.unregister(worker.process.line)
+            worker.process.line.close()
+        deadline = time.monotonic() + POLL_S
+        for worker in self._workers:
+            worker.process.end(0.0 if worker.in_hand else max(0.0, deadline - time.monotonic()))
+        self._workers.clear()
+        self._by_device.clear()
+        self._jobs.clear()
+        self._placed.clear()
+        self._events.clear()
+        self._selector.close()
+        self._arena.close()
+
+    def _spawn(self, devices: tuple[str, ...], *, late: bool) -> _Worker:
+        if self._started == BEATS.shape[0]:
+            raise ExecutionError(f"{self._started} workers have been started in this run", expected="fewer that are lost")
+        process = WorkerProcess.spawn(self._start, self._started, self._arena.descriptor)
+        worker = _Worker(process=process, devices=devices, late=late)
+        self._started += 1
+        self._workers.append(worker)
+        self._selector.register(process.line, selectors.EVENT_READ, worker)
+        if not late:
+            self._by_device |= dict.fromkeys(devices, worker)
+        return worker
+
+    def _place(self, array: Array) -> Array:
+        """``array`` if it lies in shared memory, else a copy that does; one copy for jobs that are open together."""
+        if self._arena.block_of(array) is not None:
+            return array
         interface = array.__array_interface__
         key = (interface["data"][0], array.shape, array.strides, array.dtype)
         if key not in self._placed:
-            block = self._arena.allocate(array.shape, dtype_of_array(array))
-            self._arena.view(block)[...] = array
+            copy = self._arena.empty(array.shape, DType(array.dtype.name))
+            copy[...] = array
             # The array is kept: its address names it for only as long as it lives.
-            self._placed[key] = (array, block)
+            self._placed[key] = (array, copy)
         return self._placed[key][1]
 
+    def _block(self, array: Array) -> Block:
+        return self._arena.block_of(array) or Block.contiguous(0, array.shape, DType(array.dtype.name))
+
     def _feed(self, worker: _Worker) -> None:
+        """Hand waiting tiles over, up to the window."""
+        parts = []
         while worker.waiting and len(worker.in_hand) < WINDOW:
             task = worker.waiting.popleft()
             job = self._jobs[task.job]
             worker.in_hand[task.job, task.tile] = task
-            try:
-                worker.line.send(Order(task.job, task.tile, task.box, job.work, job.operands, job.results[task.tile]))
-            except OSError:
-                raise self._death(worker) from None
+            if task.job not in worker.known:
+                worker.known.add(task.job)
+                parts.append(job.opening)
+            parts.append(wire.tile(wire.Order(task.job, task.tile, self._place_of_result(job, task), task.box)))
+        if parts:
+            self._tell(worker, b"".join(parts))
+
+    def _tell(self, worker: _Worker, message: bytes) -> None:
+        try:
+            worker.process.line.sendall(message)
+        except OSError:  # it is gone, or has read nothing for seconds: its line says so when it is looked at
+            worker.process.kill()
+
+    def _place_of_result(self, job: _Job, task: Task) -> int:
+        work, box = job.work, task.box
+        if not task.apart and work.holds_inner(box):
+            return wire.IN_PLACE
+        result = self._arena.empty(work.result_shape(box), work.result_dtype(box))
+        offset = self._block(result).offset
+        job.apart[task.tile] = (offset, result)
+        return offset
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            answer: Answer = worker.line.recv()
-        except (EOFError, OSError):
-            raise self._death(worker) from None
-        task = worker.in_hand.pop((answer.job, answer.tile))
-        if answer.fault:
-            raise ExecutionError(
-                f"tile {task.tile} failed on {task.device}: {answer.fault.strip().splitlines()[-1]}", where=worker.label
-            )
-        result = self._arena.view(self._jobs[task.job].results[task.tile])
-        self._done.append(
-            Finished(task=task, result=result, bytes_down=answer.bytes_down, bytes_up=answer.bytes_up, seconds=answer.seconds)
-        )
-        self._feed(worker)
+            data = worker.process.receive()
+            answers = worker.answers.feed(data)
+            for answer in answers:
+                self._take(worker, answer)
+        except wire.BrokenLineError as error:
+            self._end(worker, f"sent what is no answer ({error}) and was ended")
+            return
+        if not data:
+            self._end(worker, "")
+        elif worker.in_hand or worker.waiting:
+            self._feed(worker)
 
-    def _check_beats(self, busy: Iterable[_Worker]) -> None:
+    def _take(self, worker: _Worker, answer: wire.Answer) -> None:
+        if answer.job == wire.HELLO:
+            worker.ready = True
+            if worker.late:
+                worker.late = False
+                self._by_device |= dict.fromkeys(worker.devices, worker)
+                self._events.append(Joined(devices=worker.devices))
+            return
+        task = worker.in_hand.pop((answer.job, answer.tile), None)
+        if task is None:
+            raise wire.BrokenLineError(f"tile {answer.tile} of job {answer.job}, which it was not asked for")
+        job = self._jobs[task.job]
+        if not job.closed:
+            if answer.fault:
+                self._events.append(Failed(task=task, reason=answer.fault.strip().splitlines()[-1]))
+            else:
+                own = job.apart.get(task.tile)
+                self._events.append(
+                    Finished(
+                        task=task, result=job.whole[job.work.area(task.box)] if own is None else own[1], in_place=own is None,
+                        bytes_down=answer.bytes_down, bytes_up=answer.bytes_up, seconds=answer.seconds,
+                    )
+                )  # fmt: skip
+        self._settle(task.job, 1)
+
+    def _settle(self, number: int, answered: int) -> None:
+        """Count answers of a job, and let go of one that is closed and has none to come."""
+        job = self._jobs[number]
+        job.out -= answered
+        if job.closed and not job.out:
+            del self._jobs[number]
+            for worker in self._workers:
+                if number in worker.known:
+                    worker.known.discard(number)
+                    self._tell(worker, wire.closing(number))
+
+    def _check_beats(self) -> None:
         """Silence is counted in looks rather than by the clock, so that a suspended machine does not accuse its workers."""
         now = time.monotonic()
+        if now - self._checked_at < POLL_S / 2:
+            return
         elapsed, self._checked_at = min(now - self._checked_at, 2 * POLL_S), now
-        for worker in busy:
-            beat = int(self._beats[worker.place])
+        for worker in [worker for worker in self._workers if worker.in_hand]:
+            beat = int(self._beats[worker.process.place])
             worker.silent_s = 0.0 if beat != worker.last_beat else worker.silent_s + elapsed
             worker.last_beat = beat
-            if worker.silent_s > self._hang_limit_s:
-                worker.process.kill()
-                self._lost.extend(worker.devices)
-                raise ExecutionError(
-                    f"it has shown no sign of life for {worker.silent_s:.0f} s and was ended", where=worker.label,
-                    expected=f"a heartbeat every {self._hang_limit_s:.0f} s at least",
-                    remedy="run again, with fewer workers if the machine is overloaded",
-                )  # fmt: skip
+            if worker.silent_s > self._hang_limit_s + (0.0 if worker.ready else START_LIMIT_S):
+                self._end(worker, f"has shown no sign of life for {worker.silent_s:.0f} s and was ended")
 
-    def _death(self, worker: _Worker) -> ExecutionError:
-        try:
-            code = worker.process.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            worker.process.kill()
-            code = worker.process.wait()
-        self._lost.extend(worker.devices)
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return ExecutionError(
-            f"it {how} during the run", where=worker.label, expected="workers that live until the run is over",
-            remedy="run again; if it happens again, look for what ends the process (the system log, when memory runs out)",
-        )  # fmt: skip
+    def _end(self, worker: _Worker, reason: str) -> None:
+        """Make sure that a worker is gone, and report its devices with what they owe."""
+        self._selector.unregister(worker.process.line)
+        worker.process.line.close()
+        how = worker.process.end(0.0 if reason else POLL_S)
+        self._workers.remove(worker)
+        for device in worker.devices:
+            if self._by_device.get(device) is worker:
+                del self._by_device[device]
+        tasks = tuple(task for task in worker.unanswered if self._is_open(task.job))
+        label = worker.process.label(worker.devices)
+        self._events.append(Lost(devices=worker.devices, tasks=tasks, where=label, reason=reason or how))
+        for task in worker.unanswered:
+            self._settle(task.job, 1)
+
+    def _is_open(self, job: int) -> bool:
+        return job in self._jobs and not self._jobs[job].closed
 
 
 def usable_cores() -> int:
@@ -253,8 +346,3 @@ def share_out(load: Mapping[str, float], groups: int) -> list[tuple[str, ...]]:
         shares[lightest].append(name)
         sums[lightest] += load[name]
     return [tuple(share) for share in shares]
-
-
-def _listing(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:5])
-    return f"device{'s' if len(names) > 1 else ''} {shown}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"

@@ -2,8 +2,8 @@
 
 It is a file without a name (``memfd`` on Linux, an unlinked temporary file elsewhere), handed to workers as an inherited
 descriptor: there is nothing in ``/dev/shm`` to clean up, no other user can open it, and the kernel frees it when the last
-process that holds it is gone, however it went. It is used as one arena: blocks are laid out one after another and all let
-go together, so that pages are touched once and used again by the next level.
+process that holds it is gone, however it went. It is mapped once, as large as the machine's memory, and takes pages only
+where arrays are. An array's pages go to the next array when its last view goes: pages are touched once and used again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import tempfile
+import weakref
 from math import prod
 from typing import NamedTuple
 
@@ -19,85 +20,143 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, dtype_of_array, numpy_dtype
 
 ALIGNMENT = 64
-"""Bytes: blocks start on cache lines."""
+"""Bytes: arrays start on cache lines."""
+
+_RESERVE_STEP = 4 << 20
+"""Bytes by which the part that has pages grows, at least."""
 
 
 class Block(NamedTuple):
-    """An array in an arena: its place in bytes and what it holds."""
+    """An array in an arena: its place in bytes, and what it holds; ``strides`` in bytes."""
 
     offset: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: DType
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return prod(self.shape) * numpy_dtype(self.dtype).itemsize
+    @classmethod
+    def contiguous(cls, offset: int, shape: tuple[int, ...], dtype: DType) -> Block:
+        """An array in C order."""
+        strides, step = [], numpy_dtype(dtype).itemsize
+        for size in reversed(shape):
+            strides.append(step)
+            step *= size
+        return cls(offset, shape, tuple(reversed(strides)), dtype)
 
 
 class Arena:
-    """A growing shared file, seen by this process as arrays. The server allocates; workers only look."""
+    """A shared file, seen by this process as arrays. The server allocates; workers only look."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.descriptor = _anonymous_file() if descriptor is None else descriptor
-        self._map: mmap.mmap | None = None
-        self._mapped = 0
-        self._size = 0
-        self._end = 0
+        self._size = os.fstat(self.descriptor).st_size
+        self._map: mmap.mmap | None = mmap.mmap(self.descriptor, self._size)
+        self._address: int = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self._reserved = 0
+        self._free: list[tuple[int, int]] = [(0, self._size)]
 
-    def allocate(self, shape: tuple[int, ...], dtype: DType) -> Block:
-        """Room for an array; raises ExecutionError when the machine has no memory for it."""
-        block = Block(self._end, shape, dtype)
-        end = self._end + -(-block.nbytes // ALIGNMENT) * ALIGNMENT
-        if end > self._size:
-            self._grow(max(end, min(2 * self._size, self._size + (256 << 20))))
-        self._end = end
-        return block
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """An array without values; its place is free again when it and all its views are gone.
+
+        Raises ExecutionError when the machine has no memory for it.
+        """
+        kind = numpy_dtype(dtype)
+        nbytes = prod(shape) * kind.itemsize
+        if not nbytes:
+            return np.empty(shape, kind)
+        assert self._map is not None
+        room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        offset = self._allocate(room)
+        flat = np.frombuffer(self._map, np.uint8, nbytes, offset)
+        weakref.finalize(flat, self._release, offset, room).atexit = False
+        array: Array = flat.view(kind).reshape(shape)
+        return array
+
+    def block_of(self, array: Array) -> Block | None:
+        """Where ``array`` lies; None when any of it lies elsewhere."""
+        offset = array.__array_interface__["data"][0] - self._address
+        low, high = _span(array.shape, array.strides)
+        inside = offset + low >= 0 and offset + high + array.itemsize <= self._size
+        return Block(offset, array.shape, array.strides, dtype_of_array(array)) if inside and array.size else None
 
     def view(self, block: Block) -> Array:
-        """The array in a block; it keeps its mapping alive for as long as it is referenced."""
-        if not block.nbytes:
-            return np.empty(block.shape, numpy_dtype(block.dtype))
-        end = block.offset + block.nbytes
-        if self._map is None or end > self._mapped:
-            self._mapped = os.fstat(self.descriptor).st_size
-            self._map = mmap.mmap(self.descriptor, self._mapped)
-        flat = np.frombuffer(self._map, np.uint8, block.nbytes, block.offset)
-        view: Array = flat.view(numpy_dtype(block.dtype)).reshape(block.shape)
-        return view
-
-    def clear(self) -> None:
-        """Let go of every block; the pages are kept for the next ones."""
-        self._end = 0
+        """The array in a block; raises ValueError when the block leaves the arena."""
+        kind = numpy_dtype(block.dtype)
+        if not prod(block.shape):
+            return np.empty(block.shape, kind)
+        low, high = _span(block.shape, block.strides)
+        if block.offset + low < 0 or block.offset + high + kind.itemsize > self._size or self._map is None:
+            raise ValueError(f"{block} leaves the shared memory of {self._size} bytes")
+        return np.ndarray(block.shape, kind, self._map, block.offset, block.strides)
 
     def close(self) -> None:
-        """Let go of the file; mappings go with the last array on them."""
+        """Let go of the file; the mapping goes with the last array on it."""
         self._map = None
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def _grow(self, size: int) -> None:
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that have pages: the most that was in use at once."""
+        return self._reserved
+
+    def _allocate(self, room: int) -> int:
+        """First fit: low places first, so that the part with pages stays small."""
+        for place, (offset, length) in enumerate(self._free):
+            if length >= room:
+                self._reserve(offset + room)
+                self._free[place : place + 1] = [(offset + room, length - room)] if length > room else []
+                return offset
+        raise _no_memory(room, "the machine's memory is smaller")
+
+    def _release(self, offset: int, room: int) -> None:
+        """Give a place back, joined with the free places beside it."""
+        after = next((place for place, (start, _) in enumerate(self._free) if start > offset), len(self._free))
+        if after < len(self._free) and self._free[after][0] == offset + room:
+            room += self._free.pop(after)[1]
+        if after and sum(self._free[after - 1]) == offset:
+            after -= 1
+            start, length = self._free.pop(after)
+            offset, room = start, length + room
+        self._free.insert(after, (offset, room))
+
+    def _reserve(self, end: int) -> None:
+        """Make sure of pages up to ``end``: a file that only claims its size says "no memory" by killing a process later."""
+        if end <= self._reserved:
+            return
+        end = min(self._size, max(end, self._reserved + _RESERVE_STEP))
         try:
             if sys.platform == "linux":
-                # Reserving says "no memory" here; a file that only claims its size says so by killing a process later.
-                os.posix_fallocate(self.descriptor, self._size, size - self._size)
-            else:
-                os.ftruncate(self.descriptor, size)
+                os.posix_fallocate(self.descriptor, self._reserved, end - self._reserved)
         except OSError as error:
-            raise ExecutionError(
-                f"no shared memory for {size} bytes of operands and results ({error.strerror})",
-                remedy="plan a smaller batch, or run on a machine with more memory",
-            ) from None
-        self._size = size
+            raise _no_memory(end, error.strerror or str(error)) from None
+        self._reserved = end
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """The lowest and the highest first byte of an element, relative to that of the first; strides may be negative."""
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in reach if step < 0), sum(step for step in reach if step > 0)
+
+
+def _no_memory(nbytes: int, why: str) -> ExecutionError:
+    return ExecutionError(
+        f"no shared memory for {nbytes} bytes of operands and results ({why})",
+        remedy="plan a smaller batch, or run on a machine with more memory",
+    )
 
 
 def _anonymous_file() -> int:
+    """An unnamed file as large as the machine's memory, without pages."""
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sys.platform == "linux":
-        return os.memfd_create("cleave-plan", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        descriptor = os.memfd_create("cleave-plan", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
