@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
-def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m benchmarks.planning`` at the root of the checkout."""
-    command = [sys.executable, "-m", "benchmarks.planning", *arguments]
+def benchmark(*arguments: str, driver: str = "planning") -> subprocess.CompletedProcess[str]:
+    """Run ``python -m benchmarks.DRIVER`` at the root of the checkout."""
+    command = [sys.executable, "-m", f"benchmarks.{driver}", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -33,3 +35,51 @@ def test_an_unknown_case_is_refused_by_name() -> None:
     done = benchmark("opt-14b")
     assert done.returncode == 2
     assert "opt-13b" in done.stderr
+
+
+def test_tilings_are_judged_by_their_bars() -> None:
+    """BERT-base over 16 devices: each row is above its bound, and has the bar of its fleet."""
+    done = benchmark("--models", "bert-base", "--presets", "cleave", "--devices", "16", "--json", driver="tilings")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 8
+    for row in rows:
+        assert 0 <= row["above_percent"] <= row["bar_percent"] == (5.0 if row["shape"][0] > 1 else 4.0)
+
+
+@pytest.mark.long
+def test_small_fleets_are_not_beaten_by_exhaustion() -> None:
+    """A few random fleets, and the products of OPT-13B on eight devices of both presets."""
+    done = benchmark("--fleets", "5", "--seed", "3", "--json", driver="small")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 5 + 10
+    assert not any(row["beaten"] for row in rows)
+
+
+def test_the_rival_takes_what_planning_says() -> None:
+    """OPT-13B, training, 256 and 1024 devices: 2211 s and 853 s, as the trials found."""
+    done = benchmark("--devices", "256,1024", "--json", driver="rival")
+    assert done.returncode == 0, done.stderr
+    assert [round(row["total_s"]) for row in json.loads(done.stdout)] == [2211, 853]
+
+
+@pytest.mark.long
+def test_scip_is_asked_the_rivals_program() -> None:
+    """Two devices and sides that are real: its optimum is the area bound. What tiles is found by exhaustion."""
+    pytest.importorskip("pyscipopt", reason="the extra `bench` is not installed")
+    done = benchmark("dW-fc1", "--devices", "2,4", "--real", "--limit", "20", "--json", driver="scip")
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(done.stdout):
+        assert row["scip_bound_s"] == pytest.approx(row["ours_bound_s"], rel=1e-6)
+
+
+def test_pieces_that_tile_and_that_do_not() -> None:
+    """A pinwheel of five tiles 3 x 3; the same areas in other shapes do not; neither does a wrong sum."""
+    script = (
+        "from benchmarks.scip import tiles;"
+        "print(tiles(((1, 2), (1, 1), (2, 1), (1, 2), (2, 1)), 3, 3), tiles(((3, 1), (2, 2), (1, 2)), 3, 3),"
+        "tiles(((1, 3), (3, 1), (1, 3)), 3, 3), tiles(((3, 3), (1, 1)), 3, 3), tiles(((0, 3), (3, 3)), 3, 3))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "True", "False", "False", "True"]
