@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from real_models import INSTALL, REAL_MODELS, RealModel
 
-from cleave_plan.execution.server import run
+from cleave_plan.execution.session import run
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.plan.plan import Mode

@@ -16,7 +16,7 @@ from cleave_plan.api.fleets import (
 )
 from cleave_plan.api.models import draw_inputs, load_inputs, load_model_of, load_onnx, save_outputs
 from cleave_plan.api.plans import diff_plans, explain_plan, load_constraints, load_plan, make_plan, save_plan, sweep_plans, verify
-from cleave_plan.api.runs import execute, run, simulate_plan, verify_run, write_simulation_trace
+from cleave_plan.api.runs import execute, open_session, run, simulate_plan, verify_run, write_simulation_trace
 
 __all__ = [
     "diff_plans",
@@ -35,6 +35,7 @@ __all__ = [
     "make_plan",
     "measure_machine",
     "open_profiles",
+    "open_session",
     "run",
     "save_fleet",
     "save_outputs",

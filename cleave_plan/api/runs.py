@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from cleave_plan.api.fleets import with_servers
 from cleave_plan.api.plans import require_same
-from cleave_plan.errors import UsageError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
     import numpy as np
 
     from cleave_plan.execution.server import RunResult
+    from cleave_plan.execution.session import Session
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
@@ -43,11 +43,27 @@ def execute(
     runs the server's operators ("auto", "onnxruntime" or "reference"). Raises InputFileError when plan, model and inputs
     do not belong together, ExecutionError when a worker is lost.
     """
-    from cleave_plan.execution.server import run as run_plan
+    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+        return session.run(inputs)
 
-    if engine != "local":
-        raise UsageError(f"there is no engine {engine!r}", expected="local")
-    return run_plan(plan, model, inputs, workers=workers, runtime=runtime, progress=progress)
+
+def open_session(
+    plan: Plan,
+    model: str | Path,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress = silent,
+) -> Session:
+    """The model made ready to run under ``plan`` any number of times, with the same workers; for use in a ``with``.
+
+    Arguments and errors are those of :func:`execute`; ``session.run(inputs)`` is one batch.
+    """
+    from cleave_plan.execution.engines.choice import engine_named
+    from cleave_plan.execution.session import Session
+
+    return Session(plan, model, engine=engine_named(engine, workers=workers), runtime=runtime, progress=progress)
 
 
 def verify_run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> Verification:

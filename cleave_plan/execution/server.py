@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from cleave_plan.errors import InputFileError
-from cleave_plan.execution.admission import Placed, admit
+from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.engines.base import Engine
-from cleave_plan.execution.engines.local import LocalEngine
-from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.execution.tiles import LevelRun, Tally
-from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.backends import Value
-from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
-from cleave_plan.plan.plan import Plan
-from cleave_plan.progress import Progress, silent
+from cleave_plan.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,53 +44,8 @@ class RunResult:
     notes: tuple[str, ...]
 
 
-def run(
-    plan: Plan,
-    model_path: str | Path,
-    inputs: Mapping[str, Array],
-    *,
-    workers: int | None = None,
-    progress: Progress = silent,
-    runtime: str = "auto",
-) -> RunResult:
-    """Run one batch of the model as ``plan`` says, on worker processes of this machine.
-
-    ``inputs`` maps every graph input to its array. ``workers`` is the number of processes (default: one per core), over
-    which the plan's devices are shared out; ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or
-    "reference"). Raises InputFileError when model, plan and inputs do not belong together, weights are missing
-    or the plan is for training, ExecutionError when a worker is lost or a node cannot be run.
-    """
-    if plan.training:
-        raise InputFileError(
-            "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
-            expected="a plan made without --training", remedy="plan the model again without --training to run it",
-        )  # fmt: skip
-    imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
-    placed = admit(plan, imported.workload)
-    values = check_inputs(imported, inputs)
-    devices = device_load(placed.values())
-    engine = LocalEngine(workers)
-    try:
-        walk = Walk(imported, placed, engine, runtime=runtime, progress=progress)
-        if devices:
-            engine.start(devices)
-        return walk.run(values, workers=len(engine.processes))
-    finally:
-        engine.stop()
-
-
-def device_load(placed: Iterable[Placed]) -> dict[str, float]:
-    """Multiply-adds of each device that has a tile."""
-    load: dict[str, float] = {}
-    for place in placed:
-        for device, box in place.away.values():
-            g, r, c = box.result_shape
-            load[device] = load.get(device, 0.0) + float(g * r * c * (box.k_stop - box.k_start))
-    return load
-
-
 class Walk:
-    """One batch through one model."""
+    """Batches through one model, one after another."""
 
     def __init__(
         self,

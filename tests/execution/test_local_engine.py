@@ -258,7 +258,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from cleave_plan.execution.inputs import random_inputs
-from cleave_plan.execution.server import run
+from cleave_plan.execution.session import run
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.plan.planfile import load_plan
 plan, model = load_plan(sys.argv[1]), sys.argv[2]

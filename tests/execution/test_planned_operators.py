@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from operator_cases import MICROSOFT, floats, scales, signed, unsigned
 
 from cleave_plan.execution.inputs import random_inputs
-from cleave_plan.execution.server import run
+from cleave_plan.execution.session import run
 from cleave_plan.execution.verification import verify_run
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.onnx_io.importer import load_model

@@ -18,7 +18,8 @@ from cleave_plan.errors import CleaveError, ExecutionError, InputFileError, Usag
 from cleave_plan.execution.admission import admit
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import random_inputs
-from cleave_plan.execution.server import RunResult, Walk, run
+from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.execution.session import Session, run
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.importer import load_model
@@ -114,6 +115,20 @@ def test_nodes_of_pinned_gemms_run_with_the_server_nodes(tmp_path: Path) -> None
     result = Walk(imported, placed, LocalEngine(1), runtime="auto", progress=silent).run(dict(inputs))
     assert_same(result, path, inputs)
     assert result.gemms_on_server == 6
+
+
+def test_a_session_keeps_its_workers(tmp_path: Path) -> None:
+    """Several batches on the same processes, each with its own numbers and figures; results outlive the session."""
+    path = small_models.transformer_block(tmp_path / "block.onnx")
+    imported = load_model(path)
+    plan = random_plan(imported.workload, seed=3, keep=0.0)
+    with Session(plan, path, engine=(engine := LocalEngine(2))) as session:
+        batches = [random_inputs(imported, seed=seed) for seed in (1, 2, 3)]
+        done = [(session.run(inputs), engine.processes) for inputs in batches]
+    assert len({processes for _, processes in done}) == 1
+    assert len({(result.tiles_run, result.bytes_down) for result, _ in done}) == 1
+    for inputs, (result, _) in zip(batches, done, strict=True):
+        assert_same(result, path, inputs)
 
 
 def test_all_on_the_server_starts_no_process(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""A model made ready to run under a plan: any number of batches with the same workers, weights and prepared operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cleave_plan.errors import InputFileError
+from cleave_plan.execution.admission import Placed, admit
+from cleave_plan.execution.engines.base import Engine
+from cleave_plan.execution.engines.local import LocalEngine
+from cleave_plan.execution.inputs import check_inputs
+from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.kernels.arrays import Array
+from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.plan.plan import Plan
+from cleave_plan.progress import Progress, silent
+
+
+class Session:
+    """Runs batches of one model as ``plan`` says; use it in a ``with``, which ends its workers.
+
+    ``engine`` plays the devices (default: ``workers`` processes of this machine, over which the plan's devices are shared
+    out; default one per core); ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or "reference").
+    Raises InputFileError when model and plan do not belong together, weights are missing or the plan is for training.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model_path: str | Path,
+        *,
+        engine: Engine | None = None,
+        workers: int | None = None,
+        runtime: str = "auto",
+        progress: Progress = silent,
+    ) -> None:
+        if plan.training:
+            raise InputFileError(
+                "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
+                expected="a plan made without --training", remedy="plan the model again without --training to run it",
+            )  # fmt: skip
+        self._imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
+        placed = admit(plan, self._imported.workload)
+        self._load = device_load(placed.values())
+        self._engine = LocalEngine(workers) if engine is None else engine
+        self._started = False
+        try:
+            self._walk = Walk(self._imported, placed, self._engine, runtime=runtime, progress=progress)
+        except BaseException:
+            self._engine.stop()
+            raise
+
+    def run(self, inputs: Mapping[str, Any]) -> RunResult:
+        """Run one batch; ``inputs`` maps every graph input to its array.
+
+        Raises InputFileError when they are not what the model expects, ExecutionError when devices are lost for good or a
+        node cannot be run; the session can then only be closed.
+        """
+        values = check_inputs(self._imported, inputs)
+        if self._load and not self._started:
+            self._engine.start(self._load)
+            self._started = True
+        return self._walk.run(values, workers=len(self._engine.processes))
+
+    def close(self) -> None:
+        """End the workers; results stay."""
+        self._engine.stop()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def run(
+    plan: Plan,
+    model_path: str | Path,
+    inputs: Mapping[str, Array],
+    *,
+    engine: Engine | None = None,
+    workers: int | None = None,
+    progress: Progress = silent,
+    runtime: str = "auto",
+) -> RunResult:
+    """Run one batch of the model as ``plan`` says: a :class:`Session` of one run, with the same arguments and errors."""
+    with Session(plan, model_path, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+        return session.run(inputs)
+
+
+def device_load(placed: Iterable[Placed]) -> dict[str, float]:
+    """Multiply-adds of each device that has a tile."""
+    load: dict[str, float] = {}
+    for place in placed:
+        for device, box in place.away.values():
+            g, r, c = box.result_shape
+            load[device] = load.get(device, 0.0) + float(g * r * c * (box.k_stop - box.k_start))
+    return load
