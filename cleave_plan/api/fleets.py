@@ -12,8 +12,10 @@ from cleave_plan.errors import UsageError
 if TYPE_CHECKING:
     from cleave_plan.fleet.device import Device, Fleet, Server
     from cleave_plan.fleet.figures import Figure
+    from cleave_plan.profiles.agent import Agent
     from cleave_plan.profiles.database import ProfileDatabase
     from cleave_plan.profiles.machine import MachineMeasurement
+    from cleave_plan.profiles.records import Profile
 
 
 def load_fleet(path: str | Path) -> Fleet:
@@ -73,6 +75,45 @@ def measure_machine(name: str, **options: Any) -> MachineMeasurement:
     from cleave_plan.profiles.machine import measure_machine as measure
 
     return measure(name, **options)
+
+
+def measure_link(
+    name: str,
+    address: str,
+    *,
+    here: str = "server",
+    token_file: str | Path | None = None,
+    authority: str | Path | None = None,
+    **options: Any,
+) -> Profile:
+    """Measure the link to the agent at ``address``: see :func:`cleave_plan.profiles.link.measure_link` for the options.
+
+    ``token_file`` holds the secret that the agent was started with; ``authority`` is the certificate (PEM) that vouches for
+    the agent's, for TLS.
+    """
+    from cleave_plan.profiles.agent import read_token
+    from cleave_plan.profiles.link import measure_link as measure
+    from cleave_plan.profiles.link import tls_client
+
+    token = b"" if token_file is None else read_token(token_file)
+    tls = None if authority is None else tls_client(authority)
+    return measure(name, address, here=here, token=token, tls=tls, **options)
+
+
+def link_agent(
+    host: str,
+    port: int,
+    *,
+    token_file: str | Path | None = None,
+    certificate: str | Path | None = None,
+    key: str | Path | None = None,
+) -> Agent:
+    """The agent that :func:`measure_link` measures against, listening; use it in a ``with`` and call its ``serve``."""
+    from cleave_plan.profiles.agent import Agent, read_token, tls_server
+
+    token = b"" if token_file is None else read_token(token_file)
+    tls = None if certificate is None or key is None else tls_server(certificate, key)
+    return Agent(host, port, token=token, tls=tls)
 
 
 def with_servers(fleet: Fleet, servers: int | Iterable[str]) -> Fleet:

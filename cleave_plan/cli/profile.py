@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cleave_plan.cli.link import agent, link_measured, link_options
 from cleave_plan.cli.options import (
     WorkOrderGroup,
     device_choice,
@@ -23,6 +24,7 @@ from cleave_plan.errors import UsageError
 
 if TYPE_CHECKING:
     from cleave_plan.fleet.figures import Figure
+    from cleave_plan.profiles.records import Profile
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +39,8 @@ Examples:
   cleave-plan profile measure
   cleave-plan profile measure --name my-laptop --dtype float32 --threads 4 --replace
   cleave-plan profile measure --size 64x64x64 --size 512x512x512 --repeats 3 --budget 5 --json
+  cleave-plan profile measure --link 192.0.2.7 --token-file token --name phone-link
+  cleave-plan profile measure --link home.example:7407 --here device --token-file token --tls-ca agent.pem
 """
 LIST_EPILOG = """\b
 Examples:
@@ -78,20 +82,27 @@ def profile() -> None:
     """Profiles of machines and links: measure, keep, and make fleets."""
 
 
-@profile.command(epilog=MEASURE_EPILOG, short_help="Time this machine and store the profile.")
-@click.option("--name", metavar="NAME", default="this-machine", show_default=True, help="What to call the profile.")
+@profile.command(epilog=MEASURE_EPILOG, short_help="Time this machine, or the link to another, and store the profile.")
+@click.option("--name", metavar="NAME", help="What to call the profile. Default: this-machine, or the link's host.")
+@link_options
 @click.option("--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type. Repeatable. Default: float32 and float64.")
 @click.option(
     "--size", "grid", metavar="MxKxN", multiple=True, type=gemm_shape, help="GEMM to time. Repeatable. Default: a grid."
 )
-@click.option("--repeats", metavar="N", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each GEMM.")
+@click.option(
+    "--repeats", metavar="N", type=click.IntRange(min=1), default=7, show_default=True, help="Samples of each GEMM or figure."
+)
 @click.option("--threads", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of the BLAS.")
 @click.option("--budget", metavar="S", type=seconds, default="60 s", show_default=True, help="Time to measure for.")
 @click.option("--replace", is_flag=True, help="Replace a profile of the same name.")
 @db_option
 @json_option
 def measure(
-    name: str,
+    name: str | None,
+    address: str | None,
+    here: str,
+    token_file: Path | None,
+    authority: Path | None,
     dtypes: tuple[str, ...],
     grid: tuple[tuple[int, int, int], ...],
     repeats: int,
@@ -101,29 +112,51 @@ def measure(
     database: Path | None,
     as_json: bool,
 ) -> None:
-    """Time this machine's matrix multiplication and memory, and store the profile.
+    """Time this machine's matrix multiplication and memory, or with --link the link to another, and store the profile.
 
-    Medians and quartiles of repeated samples over a grid of shapes, with the number of BLAS threads fixed.
+    Medians and quartiles of repeated samples: over a grid of shapes, with the number of BLAS threads fixed; of a link its
+    rates both ways, its latency, and what each message costs.
     """
-    from cleave_plan.api import measure_machine, open_profiles
-    from cleave_plan.report.bars import progress_bar
+    from cleave_plan.api import open_profiles
     from cleave_plan.report.profile import profile_document, profile_text
     from cleave_plan.report.tables import Screen
 
     wanted = {key: value for key, value in (("grid", grid), ("dtypes", dtypes)) if value}
+    if address is not None and wanted:
+        raise UsageError("element types and sizes are those of a machine", where="--link", remedy="measure one at a time")
+    if address is None and (here != "server" or token_file or authority):
+        raise UsageError("--here, --token-file and --tls-ca are of a link's measurement", expected="--link HOST with them")
+    name = name or ("this-machine" if address is None else address.rpartition(":")[0] or address)
+    skipped: list[str] = []
     with open_profiles(database) as profiles:
         if not replace and any(summary.name == name for summary in profiles.list()):
             raise UsageError(f"there is already a profile {name!r}", where="--name", remedy="choose another, or give --replace")
-        with progress_bar("measuring") as progress:
-            found = measure_machine(name, repeats=repeats, threads=threads, budget_s=budget, progress=progress, **wanted)
-        profiles.add(found.profile, replace=replace)
-    skipped = [f"{dtype} {m}x{k}x{n}" for dtype, m, k, n in found.skipped]
+        if address is None:
+            found, skipped = _machine_measured(name, repeats=repeats, threads=threads, budget_s=budget, **wanted)
+        else:
+            found = link_measured(
+                name, address, here=here, token_file=token_file, authority=authority, repeats=repeats, budget_s=budget
+            )
+        profiles.add(found, replace=replace)
     if as_json:
-        emit_json(profile_document(found.profile) | {"skipped": skipped})
+        emit_json(profile_document(found) | {"skipped": skipped})
         return
-    click.echo(profile_text(found.profile, Screen.of_stdout()))
+    click.echo(profile_text(found, Screen.of_stdout()))
     if skipped:
         click.echo(f"not timed within {budget:g} s: {', '.join(skipped)}")
+
+
+def _machine_measured(name: str, **options: Any) -> tuple[Profile, list[str]]:
+    """This machine's profile and the shapes that the budget did not hold."""
+    from cleave_plan.api import measure_machine
+    from cleave_plan.report.bars import progress_bar
+
+    with progress_bar("measuring") as progress:
+        found = measure_machine(name, progress=progress, **options)
+    return found.profile, [f"{dtype} {m}x{k}x{n}" for dtype, m, k, n in found.skipped]
+
+
+profile.add_command(agent)
 
 
 @profile.command("list", epilog=LIST_EPILOG)

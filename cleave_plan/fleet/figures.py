@@ -23,11 +23,21 @@ DTYPE_NAMES = (ANY_DTYPE, *(dtype.value for dtype in DType if dtype is not DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far samples of a measured figure lay apart: their quartiles (in its unit) and how many there were."""
+
+    lower: float
+    upper: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure in SI with where it came from (None: specified by the file that it stands in)."""
+    """One figure in SI with where it came from (None: specified by the file that it stands in), and its spread if measured so."""
 
     value: float
     provenance: Provenance | None = None
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

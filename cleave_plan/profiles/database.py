@@ -16,7 +16,7 @@ from types import TracebackType
 from cleave_plan.errors import CleaveError, ExecutionError, InputFileError, UsageError
 from cleave_plan.fleet.catalogue import CatalogueEntry, catalogue
 from cleave_plan.fleet.device import Device, Provenance, Quality
-from cleave_plan.fleet.figures import Figure
+from cleave_plan.fleet.figures import Figure, Spread
 from cleave_plan.fleet.reading import unknown
 from cleave_plan.profiles.assemble import assemble_device
 from cleave_plan.profiles.exchange import read_profiles, write_profiles
@@ -190,8 +190,9 @@ class ProfileDatabase:
         for name, figure in profile.figures.items():
             mark = figure.provenance
             if mark is not None:  # Profile refuses figures without
-                row = (profile.name, name, float(figure.value), mark.quality.value, mark.source, mark.date)
-                connection.execute("INSERT INTO figures VALUES (?, ?, ?, ?, ?, ?)", row)
+                spread = (None, None, None) if figure.spread is None else astuple(figure.spread)
+                row = (profile.name, name, float(figure.value), mark.quality.value, mark.source, mark.date, *spread)
+                connection.execute("INSERT INTO figures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         columns = ", ".join(_GEMM_COLUMNS)
         marks = ", ".join("?" * (1 + len(_GEMM_COLUMNS)))
         connection.executemany(
@@ -206,7 +207,8 @@ class ProfileDatabase:
     def _read(self, row: tuple[str, str, str]) -> Profile:
         name, kind, title = row
         figures = self._connection.execute(
-            "SELECT figure, value, quality, source, date FROM figures WHERE profile = ? ORDER BY figure", (name,)
+            "SELECT figure, value, quality, source, date, lower, upper, samples FROM figures WHERE profile = ? ORDER BY figure",
+            (name,),
         )
         gemms = self._connection.execute(
             f"SELECT {', '.join(_GEMM_COLUMNS)} FROM gemms WHERE profile = ? ORDER BY dtype, m, k, n", (name,)
@@ -216,10 +218,7 @@ class ProfileDatabase:
                 name=name,
                 kind=ProfileKind(kind),
                 title=title,
-                figures={
-                    figure: Figure(value=value, provenance=Provenance(quality=Quality(quality), source=source, date=date))
-                    for figure, value, quality, source, date in figures
-                },
+                figures={row[0]: _figure(*row[1:]) for row in figures},
                 gemms=tuple(GemmMeasurement(**dict(zip(_GEMM_COLUMNS, values, strict=True))) for values in gemms),
             )
         except (CleaveError, ValueError, TypeError) as error:  # SQLite keeps whatever type another program wrote
@@ -228,6 +227,14 @@ class ProfileDatabase:
     def _absent(self, name: str) -> UsageError:
         fault = unknown(f"profile {name!r}", name, [summary.name for summary in self.list()], "")
         return UsageError(fault.what, where=str(self.path), expected=fault.expected, remedy=fault.remedy)
+
+
+def _figure(value: float, quality: str, source: str, date: str, lower: float, upper: float, samples: int | None) -> Figure:
+    return Figure(
+        value=value,
+        provenance=Provenance(quality=Quality(quality), source=source, date=date),
+        spread=None if samples is None else Spread(lower=lower, upper=upper, samples=samples),
+    )
 
 
 def _summary(profile: Profile) -> ProfileSummary:

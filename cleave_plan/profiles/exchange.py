@@ -2,9 +2,10 @@
 
     {"schema_version": 1,
      "profiles": [{"name": "home", "kind": "link", "title": "DSL at home", "figures": {
-         "downlink": {"value": 12500000.0, "quality": "measured", "source": "speed test", "date": "2025-11-02"}, ...}}]}
+         "downlink": {"value": 12500000.0, "quality": "measured", "source": "speed test", "date": "2025-11-02",
+                      "spread": {"lower": 12300000.0, "upper": 12600000.0, "samples": 7}}, ...}}]}
 
-Figures are in SI: bytes, bytes/s, FLOP/s, seconds, watts. Unknown keys are refused.
+Figures are in SI: bytes, bytes/s, FLOP/s, seconds, watts; ``spread`` (quartiles) may be missing. Unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.fleet.device import Provenance, Quality
-from cleave_plan.fleet.figures import Figure
+from cleave_plan.fleet.figures import Figure, Spread
 from cleave_plan.fleet.textfile import read_text, write_text
 from cleave_plan.profiles.records import GemmMeasurement, Profile, ProfileKind
 
@@ -25,11 +26,18 @@ SCHEMA_VERSION = 1
 _EXPECTED = "a JSON file of profiles, as `cleave-plan profile export` writes it"
 
 
-class _FigureRow(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class _SpreadRow(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    lower: float
+    upper: float
+    samples: int
+
+
+class _FigureRow(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     value: float
     quality: Quality
     source: str
     date: str = ""
+    spread: _SpreadRow | None = None
 
 
 class _GemmRow(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +86,8 @@ def _figure_row(figure: Figure) -> _FigureRow:
     mark = figure.provenance
     if mark is None:
         raise ValueError("a profile's figure always has provenance")
-    return _FigureRow(value=float(figure.value), quality=mark.quality, source=mark.source, date=mark.date)
+    spread = None if figure.spread is None else _SpreadRow(**asdict(figure.spread))
+    return _FigureRow(value=float(figure.value), quality=mark.quality, source=mark.source, date=mark.date, spread=spread)
 
 
 def read_profiles(path: str | Path) -> tuple[Profile, ...]:
@@ -113,9 +122,14 @@ def _profile(row: _ProfileRow) -> Profile:
         name=row.name,
         kind=row.kind,
         title=row.title,
-        figures={
-            name: Figure(value=each.value, provenance=Provenance(quality=each.quality, source=each.source, date=each.date))
-            for name, each in row.figures.items()
-        },
+        figures={name: _figure(each) for name, each in row.figures.items()},
         gemms=tuple(GemmMeasurement(**msgspec.structs.asdict(gemm)) for gemm in row.gemms),
+    )
+
+
+def _figure(row: _FigureRow) -> Figure:
+    return Figure(
+        value=row.value,
+        provenance=Provenance(quality=row.quality, source=row.source, date=row.date),
+        spread=None if row.spread is None else Spread(**msgspec.structs.asdict(row.spread)),
     )

@@ -97,6 +97,12 @@ def _check_figure(name: str, figure: Figure, kind: ProfileKind, place: str) -> N
         raise InputFileError("no provenance", where=place, expected="quality, source and date of the figure")
     expect_text(figure.provenance.source, f"{place}.source", "the source in words")
     expect_date(figure.provenance.date, f"{place}.date")
+    spread = figure.spread
+    if spread is not None and not (0 <= spread.lower <= figure.value <= spread.upper < math.inf and 1 <= spread.samples < 2**31):
+        raise InputFileError(
+            f"quartiles {spread.lower!r} and {spread.upper!r} of {spread.samples} samples around {figure.value!r}", where=place,
+            expected="a lower quartile, the figure and an upper quartile, rising, of 1 sample or more",
+        )  # fmt: skip
 
 
 def _check_gemm(gemm: GemmMeasurement, place: str) -> None:

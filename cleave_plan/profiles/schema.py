@@ -42,8 +42,14 @@ _CREATE = (
     f"PRAGMA application_id = {APPLICATION_ID}",
 )
 
+_SPREAD = (
+    "ALTER TABLE figures ADD COLUMN lower REAL CHECK (lower >= 0)",
+    "ALTER TABLE figures ADD COLUMN upper REAL CHECK (upper >= lower)",
+    "ALTER TABLE figures ADD COLUMN samples INTEGER CHECK (samples > 0)",
+)
+
 Migration = tuple[str, ...]
-MIGRATIONS: tuple[Migration, ...] = (_CREATE,)
+MIGRATIONS: tuple[Migration, ...] = (_CREATE, _SPREAD)
 
 
 def migrate(connection: sqlite3.Connection, where: str, migrations: tuple[Migration, ...] | None = None) -> None:

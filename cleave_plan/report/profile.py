@@ -40,7 +40,11 @@ def catalogue_document(catalogue: Catalogue) -> dict[str, Any]:
 
 def _figures_document(figures: Mapping[str, Figure]) -> dict[str, Any]:
     return {
-        name: {"value": figure.value, "provenance": None if figure.provenance is None else asdict(figure.provenance)}
+        name: {
+            "value": figure.value,
+            "spread": None if figure.spread is None else asdict(figure.spread),
+            "provenance": None if figure.provenance is None else asdict(figure.provenance),
+        }
         for name, figure in figures.items()
     }
 
@@ -114,17 +118,27 @@ def _label(entry: CatalogueEntry) -> str:
     return f"{entry.name} ({entry.title})"
 
 
-def _figure_table(owners: Mapping[str, Mapping[str, Figure]], *, named: bool) -> tuple[list[Column], list[list[str]]]:
+def _figure_table(figures: Mapping[str, Mapping[str, Figure]], *, named: bool) -> tuple[list[Column], list[list[str]]]:
     """Figures with their origin, grouped by owner; the owner stands in the first of its rows."""
-    headers = ("figure", "value", "known as", "source", "date")
-    columns = [Column(header, numeric=header == "value") for header in headers]
+    spread = any(figure.spread for owned in figures.values() for figure in owned.values())
+    headers = ("figure", "value", *(["quartiles", "samples"] if spread else []), "known as", "source", "date")
+    columns = [Column(header, numeric=header in ("value", "samples")) for header in headers]
     rows = []
-    for owner, figures in owners.items():
-        for place, (name, figure) in enumerate(figures.items()):
+    for owner, owned in figures.items():
+        for place, (name, figure) in enumerate(owned.items()):
             origin = figure.provenance
             words = ["not stated", "", ""] if origin is None else [origin.quality.value, origin.source, origin.date]
-            rows.append([*([owner if place == 0 else ""] if named else []), name, figure_text(name, figure.value), *words])
+            quartiles = _spread_cells(name, figure) if spread else []
+            first = [owner if place == 0 else ""] if named else []
+            rows.append([*first, name, figure_text(name, figure.value), *quartiles, *words])
     return ([Column("name", numeric=False), *columns] if named else columns), rows
+
+
+def _spread_cells(name: str, figure: Figure) -> list[str]:
+    spread = figure.spread
+    if spread is None:
+        return ["", ""]
+    return [f"{figure_text(name, spread.lower)} to {figure_text(name, spread.upper)}", count(spread.samples)]
 
 
 def figure_text(name: str, value: float) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,43 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     result = cleave("profile", "list", "--db", tmp_path / "p.sqlite")
     assert result.exit_code == 4
     assert "p.sqlite" in result.stderr
+
+
+def test_a_link_to_an_agent(tmp_path: Path) -> None:
+    """The agent in a process of its own, started by the command; the link is stored and makes a fleet's device."""
+    token, database, fleet = tmp_path / "token", tmp_path / "p.sqlite", tmp_path / "fleet.yaml"
+    token.write_text("swordfish")
+    command = [sys.executable, "-m", "cleave_plan.cli.main", "profile", "agent"]
+    options = ["--bind", "127.0.0.1", "--port", "0", "--token-file", token, "--once"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as agent:
+        assert agent.stderr is not None
+        address = agent.stderr.readline().split()[-1]
+        link = ["--link", address, "--token-file", token, "--repeats", "3", "--budget", "0.4 s"]
+        found = document("profile", "measure", *link, "--here", "device", "--name", "lan", "--db", database)
+        assert agent.wait(20) == 0
+    assert found["figures"]["uplink"]["spread"]["samples"] == 3
+    assert "samples" in cleave("profile", "show", "lan", "--db", database).stdout
+    device = ["--device", "phone=apple-a17-pro@lan", "--set", "phone.memory=2 GB"]
+    assert cleave("profile", "fleet", *device, "-o", fleet, "--db", database).exit_code == 0
+    assert load_fleet(fleet).devices[0].provenance["uplink"].quality == "measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["measure", "--link", "127.0.0.1:1", "--size", "4x4x4"], "one at a time"),
+        (["measure", "--link", "127.0.0.1:none"], "HOST:PORT"),
+        (["measure", "--here", "device"], "--link HOST"),
+        (["measure", "--tls-ca", "agent.pem"], "--link HOST"),
+        (["agent", "--bind", "0.0.0.0"], "--token-file"),
+        (["agent", "--tls-cert", "agent.pem"], "--tls-key"),
+        (["agent", "--tls-key", "agent.key"], "--tls-cert"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
+)
+def test_links_that_cannot_be_meant(arguments: list[str], words: str, tmp_path: Path) -> None:
+    """Options that do not go together, and an agent that would serve everyone, are refused."""
+    database = [] if arguments[0] == "agent" else ["--db", tmp_path / "p.sqlite"]
+    result = cleave("profile", *arguments, *database)
+    assert result.exit_code == 2, result.stderr
+    assert words in result.stderr

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cleave_plan.errors import ExecutionError, InputFileError, MissingFigureError, UsageError
 from cleave_plan.fleet.device import Provenance, Quality
-from cleave_plan.fleet.figures import Figure
+from cleave_plan.fleet.figures import Figure, Spread
 from cleave_plan.fleet.fleetfile import dump_fleet, parse_fleet
 from cleave_plan.fleet.provenance import provenance_of
 from cleave_plan.fleet.synthetic import reference_server
@@ -44,6 +44,10 @@ BOARD = Profile(
     name="board", kind=ProfileKind.MACHINE, title="A single-board computer",
     figures={"memory": figure(2e9), "power": figure(7.0)},
     gemms=(gemm(32, rate=5e8), gemm(64, rate=1e9), gemm(64, dtype="float64", rate=4e8)),
+)  # fmt: skip
+LINK_WITH_SPREAD = Profile(
+    name="measured", kind=ProfileKind.LINK, title="DSL, measured",
+    figures={"uplink": replace(figure(1e6), spread=Spread(lower=0.9e6, upper=1e6, samples=7))},
 )  # fmt: skip
 HOME = Profile(
     name="home", kind=ProfileKind.LINK, title="DSL",
@@ -222,26 +226,46 @@ def test_newer_versions_are_refused(database: ProfileDatabase) -> None:
     with sqlite3.connect(database.path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(InputFileError, match="version 99; expected version 1 or older; use a newer cleave-plan"):
+    with pytest.raises(InputFileError, match="version 99; expected version 2 or older; use a newer cleave-plan"):
         ProfileDatabase.open(database.path)
 
 
 def test_old_databases_are_migrated_with_their_contents(database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version 1 file goes through the next migration once, keeps its profiles, and a failing migration changes nothing."""
+    """A file goes through the next migration once, keeps its profiles, and a failing migration changes nothing."""
     database.add(BOARD)
     database.close()
     broken = (*schema.MIGRATIONS, ("ALTER TABLE profiles ADD COLUMN note TEXT NOT NULL DEFAULT ''", "nonsense"))
     monkeypatch.setattr(schema, "MIGRATIONS", broken)
     with pytest.raises(InputFileError, match="nonsense"):
         ProfileDatabase.open(database.path)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:1], broken[1][:1]))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*broken[:-1], broken[-1][:1]))
     for _ in range(2):
         with ProfileDatabase.open(database.path) as migrated:
             assert migrated.show("board") == BOARD
     with sqlite3.connect(database.path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT note FROM profiles").fetchall() == [("",)]
     connection.close()
+
+
+def test_databases_of_before_spreads(tmp_path: Path) -> None:
+    """A version 1 file, written by hand as the first release laid it out, reads as before; its figures have no spread."""
+    with sqlite3.connect(tmp_path / "old.sqlite") as connection:
+        for statement in schema.MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute("INSERT INTO profiles VALUES ('dsl', 'link', 'DSL at home')")
+        connection.execute("INSERT INTO figures VALUES ('dsl', 'downlink', 12.5e6, 'measured', 'speed test', '2025-11-02')")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with ProfileDatabase.open(tmp_path / "old.sqlite") as database:
+        figure = database.show("dsl").figures["downlink"]
+        assert (figure.value, figure.spread) == (12.5e6, None)
+        database.add(LINK_WITH_SPREAD)
+        assert database.show("measured") == LINK_WITH_SPREAD
+        database.export(tmp_path / "all.json")
+    with ProfileDatabase.open(tmp_path / "new.sqlite") as other:
+        assert set(other.import_(tmp_path / "all.json")) == {"dsl", "measured"}
+        assert other.show("measured") == LINK_WITH_SPREAD
 
 
 def add_many(path: Path, prefix: str) -> None:
