@@ -6,7 +6,10 @@
 
 Needs torch, onnx and onnxscript at the versions of ``REQUIREMENTS`` (`make test-long` installs them apart from
 everything else). Each model gives ``NAME-legacy.onnx`` (tracing, ``dynamo=False``), ``NAME-dynamo.onnx``
-(``dynamo=True``) and ``NAME.npz``: ``input.X`` for each input and ``output`` as PyTorch computes it.
+(``dynamo=True``) and ``NAME.npz``: ``input.X`` for each input and ``output`` as PyTorch computes it; ``target``, the ``loss``
+(cross-entropy with labels over the last axis, or the mean squared error) and its ``gradient.P`` for each parameter P by autograd;
+``tensors.EXPORTER``, which initialiser holds which parameter ("initialiser=P", or "initialiser=P^T" when it is transposed;
+what the exporter folded into another tensor is left out).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 REQUIREMENTS = ("torch==2.13.0", "onnxscript==0.7.2")
@@ -111,11 +115,12 @@ class Fixture:
     input: str
     example: Callable[[], torch.Tensor]
     axes: dict[int, str]
+    loss: str = "cross-entropy"
 
 
 FIXTURES = (
     Fixture(name="cnn", module=Cnn, input="x", example=lambda: torch.randn(2, 3, 20, 12), axes={0: "batch"}),
-    Fixture(name="mlp", module=Mlp, input="x", example=lambda: torch.randn(6, 24), axes={0: "batch"}),
+    Fixture(name="mlp", module=Mlp, input="x", example=lambda: torch.randn(6, 24), axes={0: "batch"}, loss="mse"),
     Fixture(
         name="encoder",
         module=Encoder,
@@ -137,23 +142,55 @@ def _make_one(fixture: Fixture, folder: Path) -> list[Path]:
     module = fixture.module()
     _settle(module, fixture)
     example = fixture.example()
-    with torch.no_grad():
-        output = module(example)
     values = folder / f"{fixture.name}.npz"
-    np.savez(values, **{f"input.{fixture.input}": example.numpy(), "output": output.numpy()})
     paths = [values]
+    held = {}
     for exporter in EXPORTERS:
         path = folder / f"{fixture.name}-{exporter}.onnx"
         _export(module, fixture, example, exporter, path)
         _strip(path)
         paths.append(path)
+        held[f"tensors.{exporter}"] = np.array(_tensors(module, path))
+    np.savez(values, **{f"input.{fixture.input}": example.numpy()}, **_truth(module, fixture, example), **held)
     return paths
 
 
+def _truth(module: nn.Module, fixture: Fixture, example: torch.Tensor) -> dict[str, np.ndarray]:
+    """Output, target, loss and gradients."""
+    output = module(example)
+    if fixture.loss == "mse":
+        target = torch.randn_like(output)
+        loss = nn.functional.mse_loss(output, target)
+    else:
+        target = torch.randint(0, output.shape[-1], output.shape[:-1])
+        loss = nn.functional.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
+    loss.backward()
+    gradients = {f"gradient.{name}": parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    return {"output": output.detach().numpy(), "target": target.numpy(), "loss": loss.detach().numpy(), **gradients}
+
+
+def _tensors(module: nn.Module, path: Path) -> list[str]:
+    """Where each parameter lies in a file, found by its values (exporters rename, transpose and fold)."""
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    found = []
+    for name, parameter in module.named_parameters():
+        value = parameter.detach().numpy()
+        same = [tensor for tensor, array in arrays.items() if np.array_equal(array, value)]
+        turned = [tensor for tensor, array in arrays.items() if np.array_equal(array, value.T)]
+        if same:
+            found.append(f"{name if name in same else same[0]}={name}")
+        elif turned:
+            found.append(f"{turned[0]}={name}^T")
+    return found
+
+
 def _settle(module: nn.Module, fixture: Fixture) -> None:
-    """Give batch norms running statistics that are not 0 and 1, then leave training mode."""
+    """Make all parameters differ (exporters merge equal ones, such as the scales of fresh norms), give batch norms running
+    statistics that are not 0 and 1, and leave training mode."""
     module.train()
     with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
         module(fixture.example())
     module.eval()
 

@@ -16,7 +16,7 @@ from cleave_plan.api.fleets import (
     save_fleet,
     with_servers,
 )
-from cleave_plan.api.models import draw_inputs, load_inputs, load_model_of, load_onnx, save_outputs
+from cleave_plan.api.models import draw_inputs, gradient, load_inputs, load_model_of, load_onnx, save_outputs
 from cleave_plan.api.plans import diff_plans, explain_plan, load_constraints, load_plan, make_plan, save_plan, sweep_plans, verify
 from cleave_plan.api.runs import execute, open_session, run, simulate_plan, verify_run, write_simulation_trace
 
@@ -28,6 +28,7 @@ __all__ = [
     "fleet_of",
     "generate_fleet",
     "given_figure",
+    "gradient",
     "link_agent",
     "load_constraints",
     "load_fleet",

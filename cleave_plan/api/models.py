@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from cleave_plan.errors import AnswerIsNoError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from cleave_plan.onnx_io.gradient.build import GradientModel
     from cleave_plan.plan.plan import Plan
     from cleave_plan.workload.graph import Workload
 
@@ -70,3 +71,40 @@ def save_outputs(outputs: Mapping[str, Any], path: str | Path) -> None:
     from cleave_plan.execution.inputs import save_outputs as save
 
     save(outputs, path)
+
+
+def gradient(
+    model: str | Path,
+    *,
+    loss: str,
+    target: str = "target",
+    output: str = "",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    class_axis: int = -1,
+    parameters: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    batch_norm: str = "as-written",
+    keep_outputs: bool = False,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    save_to: str | Path | None = None,
+) -> GradientModel:
+    """A training graph of ``model`` in plain ONNX, with a loss and the gradient of every parameter as outputs.
+
+    ``loss``: "cross-entropy", "mse" or "output:NAME"; ``output`` is what the first two look at (default: the first output) and
+    ``target`` the input for labels or values. ``parameters`` and ``freeze`` are patterns of names. ``batch_norm`` "batch": batch
+    norms normalise by the batch and give new running statistics. ``save_to``: where to write the file; weights beside
+    ``model`` are not read. Raises InputFileError for an operator without a gradient rule, naming what depends on it.
+    """
+    from cleave_plan.onnx_io.gradient.build import GradientOptions, gradient_model
+    from cleave_plan.onnx_io.gradient.losses import LossSpec
+
+    spec = LossSpec(
+        kind=loss, output=output, target=target, ignore_index=ignore_index, label_smoothing=label_smoothing, class_axis=class_axis
+    )
+    options = GradientOptions(
+        only=parameters, freeze=freeze, keep_outputs=keep_outputs, batch_norm=batch_norm, dims=dims or {}, shapes=shapes or {}
+    )
+    made = gradient_model(Path(model), spec, options)
+    return made if save_to is None else made.save(Path(save_to))

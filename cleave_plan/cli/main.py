@@ -15,6 +15,7 @@ from cleave_plan.cli.diff import diff
 from cleave_plan.cli.explain import explain
 from cleave_plan.cli.failures import FailingGroup
 from cleave_plan.cli.fleet import fleet
+from cleave_plan.cli.gradient import gradient
 from cleave_plan.cli.inspect import inspect
 from cleave_plan.cli.plan import plan
 from cleave_plan.cli.profile import profile
@@ -57,7 +58,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, fleet, profile, plan, check, explain, diff, run, simulate):
+for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, simulate):
     cleave_plan.add_command(_command)
 
 

@@ -164,12 +164,8 @@ def training_option(command: Command) -> Command:
     return click.option("--training", is_flag=True, help=text)(command)
 
 
-def shape_options(command: Command) -> Command:
-    """``--dim``, ``--shape`` and ``--trip``: sizes and numbers of iterations that the file leaves open."""
-    command = click.option(
-        "--trip", "trips", metavar="LOOP=N", multiple=True, type=trip_binding,
-        help="How often a Loop runs, by the name of its node. Repeatable.",
-    )(command)  # fmt: skip
+def size_options(command: Command) -> Command:
+    """``--dim`` and ``--shape``: sizes that the file leaves open."""
     command = click.option(
         "--shape", "shapes", metavar="INPUT=1x3x224x224", multiple=True, type=shape_binding,
         help="Shape of an input. Repeatable.",
@@ -177,3 +173,12 @@ def shape_options(command: Command) -> Command:
     return click.option(
         "--dim", "dims", metavar="NAME=INT", multiple=True, type=dim_binding, help="Size of a symbolic dimension. Repeatable."
     )(command)
+
+
+def shape_options(command: Command) -> Command:
+    """``--dim``, ``--shape`` and ``--trip``: sizes and numbers of iterations that the file leaves open."""
+    command = click.option(
+        "--trip", "trips", metavar="LOOP=N", multiple=True, type=trip_binding,
+        help="How often a Loop runs, by the name of its node. Repeatable.",
+    )(command)  # fmt: skip
+    return size_options(command)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import helper
 from onnx.reference.op_run import OpRun
+from scipy import special
 
 from cleave_plan.onnx_io.reference_pool import POOLS
 
@@ -40,6 +41,30 @@ class BatchNormalization(OpRun):  # type: ignore[misc]
         factor = scale.reshape(across) / np.sqrt(variance + np.array(self.epsilon, variance.dtype))
         normalised: Array = ((x - mean) * factor + bias.reshape(across)).astype(x.dtype)
         return normalised
+
+
+class Erf(OpRun):  # type: ignore[misc]
+    """In the precision of its input; onnx.reference rounds to float32."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        wide = x.astype(np.promote_types(x.dtype, np.float32))
+        return (np.asarray(special.erf(wide)).astype(x.dtype),)
+
+
+class Gelu(OpRun):  # type: ignore[misc]
+    """In the precision of its input; onnx.reference's function body rounds erf to float32."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+        wide = x.astype(np.promote_types(x.dtype, np.float32))
+        if approximate == "tanh":
+            gate = np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
+        else:
+            gate = special.erf(wide / np.sqrt(2))
+        return (np.asarray(0.5 * wide * (1 + gate)).astype(x.dtype),)
 
 
 class GatherElements(OpRun):  # type: ignore[misc]
@@ -157,7 +182,7 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
         return (((x.astype(np.int32) - shift).astype(scale.dtype) * scale.reshape(shape)).astype(scale.dtype),)
 
 
-_ALWAYS = [BatchNormalization, GatherElements, Loop, Unsqueeze, *POOLS]
+_ALWAYS = [BatchNormalization, Erf, GatherElements, Gelu, Loop, Unsqueeze, *POOLS]
 _BEFORE = {13: [Softmax, LogSoftmax, Hardmax], 19: [DequantizeLinear]}
 
 

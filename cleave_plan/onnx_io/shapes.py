@@ -50,6 +50,7 @@ class Answer:
 @dataclass(slots=True)
 class ShapeWalk:
     """Walks the graphs of one model. ``names`` are the bound symbolic dimensions, ``trips`` the bound trip counts of Loops.
+    ``name_all``: every unknown size gets a name of its own, also one that follows from other open sizes.
 
     Afterwards ``faults`` maps the first output of each node that onnx finds impossible to the reason, and ``conflicts``
     lists (node, tensor, what the file claims, what was found).
@@ -61,6 +62,7 @@ class ShapeWalk:
     trips: Mapping[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     conflicts: list[tuple[str, str, str, str]] = field(default_factory=list)
+    name_all: bool = False
     _inference: NodeInference = field(init=False)
     _answers: dict[object, Answer] = field(default_factory=dict)
     _flow: ControlFlow = field(init=False)
@@ -100,6 +102,13 @@ class ShapeWalk:
                     known = fact if claimed is None else self._completed(fact, claimed, node, name)
                     scope[name] = known if self._depth or answer.fault else self._named(known, name, node, scope)
         return regions
+
+    def add(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Add the facts of what one more node without subgraphs makes to ``scope``; what is impossible stays unknown."""
+        answer = self._visit(node, scope)
+        for name, fact in zip(node.output, answer.outputs, strict=True):
+            if name:
+                scope[name] = self._named(fact, name, node, scope)
 
     def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
         if node.op_type == "Constant" and domain_of(node) == "":
@@ -190,7 +199,7 @@ class ShapeWalk:
         """Give a name to each unknown size that begins here (the inputs' shapes are known: the data decides it)."""
         if fact.shape is None or None not in fact.shape:
             return fact
-        if any(scope.get(source, UNKNOWN).sizes is None for source in node.input if source):
+        if not self.name_all and any(scope.get(source, UNKNOWN).sizes is None for source in node.input if source):
             return fact
         shape = tuple(
             self.names.get(inner_name(name, axis), inner_name(name, axis)) if size is None else size

@@ -1,0 +1,259 @@
+"""From a forward model to its gradient file: the forward graph, a loss, and the gradient of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from cleave_plan.errors import InputFileError, UsageError
+from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
+from cleave_plan.onnx_io.constants import initialiser_facts
+from cleave_plan.onnx_io.external import is_external
+from cleave_plan.onnx_io.facts import Fact, type_of_fact
+from cleave_plan.onnx_io.gradient.choice import choose
+from cleave_plan.onnx_io.gradient.forward import MODES, train_batch_norms, updated_statistics, write_forward
+from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_squared_error, scalar_output, target_fact
+from cleave_plan.onnx_io.gradient.modern import modernise
+from cleave_plan.onnx_io.gradient.names import GRADIENT_PREFIX, GradientNames
+from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown
+from cleave_plan.onnx_io.gradient.tensor import Tensor
+from cleave_plan.onnx_io.gradient.writer import Writer
+from cleave_plan.onnx_io.order import graph_sources, reads_of
+from cleave_plan.onnx_io.parameters import constant_tensors
+from cleave_plan.onnx_io.reader import ModelFile, read_model
+from cleave_plan.onnx_io.shapes import ShapeWalk
+from cleave_plan.plan.atomic import replace_file
+
+IR_VERSION = 10
+"""The first version of the format in which nodes carry metadata (the phase of their matrix work)."""
+
+PRODUCER = "cleave-plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientOptions:
+    """What is asked for beside the loss.
+
+    ``only`` and ``freeze``: patterns of parameters' names (:func:`cleave_plan.onnx_io.gradient.choice.choose`). ``keep_outputs``:
+    whether the forward model's outputs stay outputs. ``batch_norm``: "as-written", or "batch" to normalise by the
+    batch whatever the file says. ``dims`` and ``shapes`` bind sizes, which are then fixed in the file.
+    """
+
+    only: Sequence[str] = ()
+    freeze: Sequence[str] = ()
+    keep_outputs: bool = False
+    batch_norm: str = "as-written"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GradientModel:
+    """A gradient file before it is written.
+
+    ``names``: what its tensors are called; ``inputs`` those that a caller feeds; ``shapes``: of the parameters, -1 where not
+    known. ``folder``: that of the forward model. ``constants``: floating-point initialisers without a gradient, with the reason.
+    ``notes``: sentences that a user must see. ``forward_nodes`` and ``added_nodes``: how large it is.
+    """
+
+    model: onnx.ModelProto
+    names: GradientNames
+    inputs: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    folder: Path
+    constants: Mapping[str, str]
+    notes: tuple[str, ...]
+    forward_nodes: int
+    added_nodes: int
+
+    def save(self, path: Path) -> GradientModel:
+        """Write the file beside its place and rename it; weights beside the forward model are referred to, not copied.
+
+        The result has a note when they do not lie beside the new file.
+        """
+        replace_file(path, self.model.SerializeToString())
+        apart = [name for name in self._data_files() if not (path.parent / name).exists()]
+        if not apart:
+            return self
+        note = f"the weights are not copied: {path.name} needs {', '.join(apart)} of {self.folder} beside it to be run"
+        return replace(self, notes=(*self.notes, note))
+
+    def _data_files(self) -> list[str]:
+        tensors = [tensor for tensor in self.model.graph.initializer if is_external(tensor)]
+        entries = [entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"]
+        return list(dict.fromkeys(entries))
+
+
+def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> GradientModel:
+    """Differentiate the model at ``path``; weights beside it are not read.
+
+    Raises UsageError for names that do not exist and losses that do not fit, InputFileError for a file that is no model, an
+    operator without a rule (with what depends on it), or no parameter that the loss depends on.
+    """
+    file = read_model(path)
+    modernise(file.model, str(path))
+    return _Builder(file, loss, options).build()
+
+
+class _Builder:
+    """Puts one gradient file together."""
+
+    def __init__(self, file: ModelFile, loss: LossSpec, options: GradientOptions) -> None:
+        self.file, self.loss, self.options = file, loss, options
+        self.graph = file.model.graph
+        self.where = str(file.path)
+        self._prepare_batch_norms()
+        self.bindings: Bindings = bind_inputs(self.graph, int(file.model.ir_version), options.dims, options.shapes)
+        facts: dict[str, Fact] = initialiser_facts(self.graph, file.path) | dict(self.bindings.inputs)
+        walk = ShapeWalk(opsets=file.opsets, names=self.bindings.names, path=file.path, name_all=True)
+        walk.run(self.graph, facts)
+        taken = set(facts) | {name for node in self.graph.node for name in (node.name, *node.output)}
+        self.writer = Writer(walk, facts, taken | {value.name for value in self.graph.value_info})
+        self.notes: list[str] = []
+
+    def _prepare_batch_norms(self) -> None:
+        if self.options.batch_norm not in MODES:
+            raise UsageError(
+                f"there is no mode {self.options.batch_norm!r} of batch norms", expected=f"one of {', '.join(MODES)}"
+            )
+        initialisers = {tensor.name for tensor in self.graph.initializer}
+        if self.options.batch_norm == "batch":
+            train_batch_norms(self.graph.node, initialisers)
+        self.statistics = updated_statistics(self.graph.node, initialisers)
+
+    def build(self) -> GradientModel:
+        """The gradient file."""
+        outputs = [value.name for value in self.graph.output]
+        source = self._loss_source(outputs)
+        wanted, constants = choose(self.graph, self.bindings.inputs, self.options.only, self.options.freeze)
+        kept = outputs if self.options.keep_outputs else []
+        needs = reads_of(self.graph.node)
+        nodes = [self.graph.node[index] for index in pruned(self.graph.node, needs, {source, *kept})]
+        made = {name for node in nodes for name in node.output}
+        statistics = {name: output for name, output in self.statistics.items() if output in made}
+        write_forward(nodes, self.writer)
+        on_paths = paths(nodes, self.writer, wanted, [source])
+        refuse_unknown(nodes, on_paths, wanted, self.where)
+        detached = [name for name in wanted if name not in on_paths.tensors]
+        constants.update((name, "the loss does not depend on it") for name in detached)
+        wanted = [name for name in wanted if name in on_paths.tensors]
+        if not wanted:
+            raise InputFileError(
+                f"no parameter has a gradient: the loss, taken from {source!r}, depends on none of them", where=self.where,
+                expected="floating-point initialisers on the way to the loss", remedy="see --parameters and --output",
+            )  # fmt: skip
+        forward_nodes = len(self.writer.nodes)
+        loss, seed, target = self._loss(source)
+        constant = constant_tensors(self.graph, needs, self.bindings.inputs)
+        tape = Tape(nodes=nodes, writer=self.writer, constant=constant.__contains__, where=self.where)
+        gradients = tape.run({source: seed}, wanted, on_paths)
+        names = GradientNames(
+            loss=self._named(loss, "loss"),
+            target=target,
+            gradients={name: self._named(gradients[name], f"{GRADIENT_PREFIX}{name}") for name in wanted},
+            statistics=statistics,
+            kept=tuple(kept),
+            forward_sha256=self.file.sha256,
+        )
+        self.notes += self._notes(detached, wanted, nodes)
+        model = self._model(names, wanted)
+        given = {tensor.name for tensor in model.graph.initializer}
+        return GradientModel(
+            model=model, names=names, constants=constants, notes=tuple(self.notes), folder=self.file.path.parent,
+            inputs=tuple(value.name for value in model.graph.input if value.name not in given),
+            shapes={name: self._sizes(name) for name in wanted},
+            forward_nodes=forward_nodes, added_nodes=len(self.writer.nodes) - forward_nodes,
+        )  # fmt: skip
+
+    def _loss_source(self, outputs: Sequence[str]) -> str:
+        """The forward output that the loss looks at."""
+        kind, _, named = self.loss.kind.partition(":")
+        if kind not in ("cross-entropy", "mse", "output") or (kind == "output") != bool(named):
+            raise UsageError(f"there is no loss {self.loss.kind!r}", expected="cross-entropy, mse or output:NAME")
+        chosen = named or self.loss.output or outputs[0]
+        if chosen not in outputs:
+            raise UsageError(f"the model has no output {chosen!r}", expected=f"one of {', '.join(outputs)}")
+        return chosen
+
+    def _loss(self, source: str) -> tuple[Tensor, Tensor, str]:
+        """The loss, its gradient at ``source``, and the name of the target input ("" when there is none)."""
+        prediction = Tensor(self.writer, source, "loss")
+        if self.loss.kind not in ("cross-entropy", "mse"):
+            return *scalar_output(prediction), ""
+        name = self.loss.target
+        if name not in self.bindings.inputs:
+            if name in self.writer.facts:
+                raise UsageError(
+                    f"{name!r} is a tensor of the model already", where="--target", expected="an input, or a new name"
+                )
+            self.writer.facts[name] = target_fact(self.loss, prediction)
+            self.writer.fresh(name)
+        make = cross_entropy if self.loss.kind == "cross-entropy" else lambda _, x, t: mean_squared_error(x, t)
+        return *make(self.loss, prediction, Tensor(self.writer, name, "loss")), name
+
+    def _named(self, tensor: Tensor, name: str) -> str:
+        """``tensor`` under a name of its own, as an output of the graph."""
+        name = self.writer.fresh(name)
+        node = helper.make_node("Identity", [tensor.name], [name], name=name)
+        self.writer.keep(node)
+        self.writer.facts[name] = Fact(elem=tensor.elem, shape=tensor.shape)
+        return name
+
+    def _notes(self, detached: Sequence[str], wanted: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> list[str]:
+        notes = []
+        if detached:
+            notes.append(f"the loss does not depend on {_listed(detached)}: no gradient is given")
+        shared = [name for name, number in _readers(wanted, nodes).items() if number > 1]
+        if shared:
+            notes.append(
+                f"{_listed(shared)}: read by several nodes, so the gradient is the sum of theirs (tied weights; but exporters "
+                "also merge parameters that happen to be equal, such as the scales of untrained norms)"
+            )
+        if any(node.op_type == "BatchNormalization" for node in self.writer.nodes) and not self.statistics:
+            notes.append("batch norms use their running statistics, as the file is written; --batch-norm batch trains them")
+        return notes
+
+    def _model(self, names: GradientNames, wanted: Sequence[str]) -> onnx.ModelProto:
+        model, graph = onnx.ModelProto(), self.graph
+        model.CopyFrom(onnx.ModelProto(opset_import=self.file.model.opset_import))
+        model.ir_version = max(int(self.file.model.ir_version), IR_VERSION)
+        model.producer_name = PRODUCER
+        nodes = [node for node in self.writer.nodes if node.op_type == "Constant"]
+        nodes += [node for node in self.writer.nodes if node.op_type != "Constant"]
+        model.graph.name = f"{graph.name or 'model'}.gradient"
+        model.graph.node.extend(nodes)
+        used = {name for needed in reads_of(nodes) for name in needed}
+        model.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in used)
+        model.graph.sparse_initializer.extend(tensor for tensor in graph.sparse_initializer if tensor.values.name in used)
+        inputs = [name for name in self.bindings.inputs if name in used]
+        if names.target and names.target not in inputs:
+            inputs.append(names.target)
+        outputs = [names.loss, *names.gradients.values(), *names.statistics.values(), *names.kept]
+        sources = graph_sources(model.graph)
+        model.graph.input.extend(self._info(name) for name in dict.fromkeys([*inputs, *(n for n in wanted if n in sources)]))
+        model.graph.output.extend(self._info(name) for name in dict.fromkeys(outputs))
+        names.write(model)
+        return model
+
+    def _sizes(self, name: str) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else -1 for size in self.writer.fact(name).shape or ())
+
+    def _info(self, name: str) -> onnx.ValueInfoProto:
+        return onnx.ValueInfoProto(name=name, type=type_of_fact(self.writer.fact(name)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _readers(names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+    """How many nodes read each tensor."""
+    count = dict.fromkeys(names, 0)
+    for node in nodes:
+        for name in set(node.input) & count.keys():
+            count[name] += 1
+    return count

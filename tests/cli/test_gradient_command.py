@@ -1,0 +1,55 @@
+"""``cleave-plan gradient``: the file that it writes, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from cli_cases import Files, cleave
+
+
+def test_a_training_graph(files: Files, tmp_path: Path) -> None:
+    """The report names loss, targets and gradients; the file passes the checker."""
+    out = tmp_path / "step.onnx"
+    result = cleave("gradient", files.model, "--loss", "cross-entropy", "--target", "labels", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "labels holds the targets" in result.stdout
+    assert "grad:fc1.weight" in result.stdout
+    onnx.checker.check_model(onnx.load(out), full_check=True)
+
+
+def test_every_option_in_json(files: Files, tmp_path: Path) -> None:
+    """One document on stdout."""
+    out = tmp_path / "step.onnx"
+    result = cleave(
+        "gradient", files.model, "--loss", "cross-entropy", "--output", "logits", "--ignore-index", "-1",
+        "--label-smoothing", "0.1", "--class-axis", "1", "--parameters", "fc*", "--freeze", "*.bias",
+        "--batch-norm", "batch", "--keep-outputs", "--dim", "batch=4", "-o", out, "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["out"] == str(out)
+    assert document["loss"] == "loss"
+    assert document["kept_outputs"] == ["logits"]
+    assert {parameter["name"] for parameter in document["parameters"]} == {"fc1.weight", "fc2.weight"}
+    assert document["constants"]["fc1.bias"] == "frozen"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--loss", "hinge"], 2, "there is no loss 'hinge'"),
+        (["--loss", "output:nothing"], 2, "no output 'nothing'"),
+        (["--loss", "mse", "--freeze", "zzz"], 2, "matches 'zzz'"),
+        (["--loss", "mse", "--dim", "zzz=3"], 2, "no dimension 'zzz'"),
+    ],
+)
+def test_refusals(files: Files, tmp_path: Path, options: list[str], code: int, text: str) -> None:
+    """Names that do not exist; nothing is written."""
+    out = tmp_path / "step.onnx"
+    result = cleave("gradient", files.model, *options, "-o", out)
+    assert result.exit_code == code
+    assert text in result.stderr
+    assert not out.exists()
