@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.engines.base import Engine
-from cleave_plan.execution.tiles import LevelRun, Tally
+from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
 from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
@@ -23,6 +23,7 @@ class RunResult:
     """What a run gave.
 
     ``level_s[d]``: seconds of level d with the server nodes before it; the last entry is what follows the last level.
+    ``timings[d]``: what of them the tiles of level d took, from the first one's leaving to the last result.
     ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
     carry them. ``tiles_run`` are those of devices, ``tiles_on_server`` those that a plan leaves to the server in a GEMM that
     devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
@@ -32,6 +33,7 @@ class RunResult:
     outputs: Mapping[str, Value]
     seconds: float
     level_s: tuple[float, ...]
+    timings: tuple[LevelTiming, ...]
     tiles_run: int
     tiles_on_server: int
     gemms_on_devices: int
@@ -83,12 +85,12 @@ class Walk:
         """The outputs for ``values`` (graph inputs by name)."""
         begin = time.perf_counter()
         self._tally = Tally()
-        level_s = []
+        level_s, timings = [], []
         for depth, segment in enumerate(self._order.segments):
             start = time.perf_counter()
             values.update(self._runtime.run(segment, values))
             if depth < len(self._levels):
-                self._run_level(depth, values)
+                timings.append(self._run_level(depth, values))
             for name in self._order.dead_after[depth]:
                 values.pop(name, None)
             level_s.append(time.perf_counter() - start)
@@ -96,14 +98,14 @@ class Walk:
         all_gemms = sum(len(place.members) for place in self._placed.values())
         return RunResult(
             outputs={value.name: self._value(value.name, values) for value in self._imported.model.graph.output},
-            seconds=time.perf_counter() - begin, level_s=tuple(level_s),
+            seconds=time.perf_counter() - begin, level_s=tuple(level_s), timings=tuple(timings),
             tiles_run=self._tally.tiles, tiles_on_server=self._tally.at_home,
             gemms_on_devices=on_devices, gemms_on_server=all_gemms - on_devices,
             bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
         )  # fmt: skip
 
-    def _run_level(self, depth: int, values: dict[str, Value]) -> None:
+    def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         level = LevelRun(
             self._engine, self._tally, self._next_job, total=self._total,
@@ -120,9 +122,12 @@ class Walk:
             if not self._placed[name].tiles:
                 for node in (self._imported.nodes[member.name] for member in self._placed[name].members):
                     results.update(self._runtime.run(segment_of([node], node.output), values))
-        for job, result in level.finish().items():
+        finished = level.finish()
+        timing = level.timing
+        for job, result in finished.items():
             results.update(lowered[job].finish(result))
         values.update(results)
+        return timing
 
     def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
         """The operands of a product or a chain."""
