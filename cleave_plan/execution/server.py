@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cleave_plan.execution.admission import Placed
+from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
-from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.importer import ImportedModel
+from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
+from cleave_plan.onnx_io.refusal import Value
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
@@ -61,7 +63,10 @@ class Walk:
         workload = imported.workload
         self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
         self._weights = Weights(imported.model, imported.path)
-        self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
+        outlets = Outlets(room=engine.empty, shapes=imported.tensor_shapes, threads=usable_cores())
+        self._runtime = ServerRuntime(
+            imported.model, self._weights, choice=runtime, where=str(imported.path), outlets=outlets
+        )  # fmt: skip
         # A pinned GEMM is a part of its node, which runs with the server's other nodes.
         own = [gemm for gemm in workload.gemms if not gemm.pinned]
         first = [gemm.name for gemm in own if gemm.name in placed]
@@ -71,6 +76,8 @@ class Walk:
         self._total = sum(len(place.away) for place in placed.values())
         self._tally = Tally()
         self._next_job = 0
+        self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in own}
+        self._shared: dict[str, Value] = {}
 
     def _run_order(self, levels: dict[str, int]) -> RunOrder:
         """Segments and levels; ``levels`` of the outputs of single GEMMs. A chain's nodes are all in the chain's level."""
@@ -120,8 +127,8 @@ class Walk:
         results: dict[str, Value] = {}
         for name in self._levels[depth]:
             if not self._placed[name].tiles:
-                for node in (self._imported.nodes[member.name] for member in self._placed[name].members):
-                    results.update(self._runtime.run(segment_of([node], node.output), values))
+                for member in self._placed[name].members:
+                    results.update(self._runtime.run(self._alone[member.name], values))
         finished = level.finish()
         timing = level.timing
         for job, result in finished.items():
@@ -133,8 +140,17 @@ class Walk:
         """The operands of a product or a chain."""
         placed, nodes = self._placed[name], self._imported.nodes
         if name in self._chains:
-            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._value(tensor, values))
-        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._value(tensor, values))
+            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._operand(tensor, values))
+        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._operand(tensor, values))
+
+    def _operand(self, name: str, values: Mapping[str, Value]) -> Value:
+        """A tensor that devices read; a weight lies within their reach from its first use on."""
+        if name in values:
+            return values[name]
+        if name not in self._shared:
+            weight = self._weights[name]
+            self._shared[name] = self._engine.share(weight) if weight.nbytes >= LARGE_BYTES else weight
+        return self._shared[name]
 
     def _value(self, name: str, values: Mapping[str, Value]) -> Value:
         return values[name] if name in values else self._weights[name]

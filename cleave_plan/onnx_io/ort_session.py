@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ Room = Callable[[tuple[int, ...], DType], Array]
 LARGE_BYTES = 1 << 16
 """Results of this size are written where the caller wants them; smaller ones are not worth it."""
 
+SHARED_ELEMENTS = 1 << 16
+"""A segment with so many elements of results is worth several threads."""
+
 _EMBED_BELOW_BYTES = 1024
+
+_EXCHANGED = frozenset(
+    {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"}
+)  # fmt: skip
 
 # Operators whose fusions keep the values of each: products of exponentials, norms and activations in floating point.
 _FUSIBLE = frozenset(
@@ -36,11 +44,19 @@ _FUSIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlets:
-    """Where large results go: ``room`` makes an array for one, ``shapes`` are the shapes that tensors are expected to have."""
+    """Where large results go: ``room`` makes an array for one, ``shapes`` are the shapes that tensors are expected to have.
+
+    ``threads`` is how many a segment with large results may take.
+    """
 
     room: Room | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     threads: int = 1
+
+    def threads_for(self, outputs: Iterable[str]) -> int:
+        """Threads for a segment with these results: several only where there is enough to share out."""
+        elements = sum(prod(self.shapes.get(name, ())) for name in outputs)
+        return self.threads if elements >= SHARED_ELEMENTS else 1
 
 
 def session_options(ort: Any, *, threads: int = 1, fuse: bool = False) -> Any:
@@ -68,10 +84,9 @@ def may_fuse(nodes: Iterable[onnx.NodeProto]) -> bool:
 class BoundSession:
     """A session and the constants that it reads; large results are written into arrays of ``outlets``."""
 
-    def __init__(self, ort: Any, session: Any, outputs: Sequence[str], constants: list[Any], outlets: Outlets) -> None:
+    def __init__(self, session: Any, outputs: Sequence[str], constants: Sequence[Any], outlets: Outlets) -> None:
         self._session, self._outputs, self._outlets = session, list(outputs), outlets
-        self._constants = constants
-        self._codes = {info.name: _dtype_of(info.type) for info in session.get_outputs()}
+        self._constants = constants  # onnxruntime reads them where they are
         self._bound = {} if outlets.room is None else self._bindable()
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
@@ -86,9 +101,10 @@ class BoundSession:
 
     def _bindable(self) -> dict[str, tuple[tuple[int, ...], DType]]:
         found = {}
+        dtypes = {info.name: _dtype_of(info.type) for info in self._session.get_outputs()}
         for name in self._outputs:
-            dtype, shape = self._codes[name], self._outlets.shapes.get(name)
-            if dtype is not None and shape is not None and dtype.bytes_of(int(np.prod(shape, dtype=np.int64))) >= LARGE_BYTES:
+            dtype, shape = dtypes[name], self._outlets.shapes.get(name)
+            if dtype is not None and shape is not None and dtype.bytes_of(prod(shape)) >= LARGE_BYTES:
                 found[name] = (shape, dtype)
         return found
 
@@ -139,10 +155,6 @@ def constant_of(name: str, array: Array) -> onnx.TensorProto:
 
 def _dtype_of(text: str) -> DType | None:
     """The element type that onnxruntime calls ``tensor(...)``; None for sequences, maps and text."""
-    names = {"float": "float32", "double": "float64"}
     inner = text.removeprefix("tensor(").removesuffix(")")
-    try:
-        dtype = DType(names.get(inner, inner))
-    except ValueError:
-        return None
-    return dtype if np.dtype(dtype.value).kind in "fiub" else None
+    name = {"float": "float32", "double": "float64"}.get(inner, inner)
+    return DType(name) if name in _EXCHANGED else None
