@@ -82,6 +82,15 @@ def convolve(
     return result
 
 
+def patch(window: ConvWindow, piece: Array, *, row: int) -> Array:
+    """The one im2col row [K] of output position ``row``, whose piece (of one group) is [1, channels, ...]."""
+    (place,) = image_ranges(window, slice(row, row + 1))
+    origin = tuple(start for start, _ in _sent(window, place))
+    padded = _with_padding(window, piece[0], origin, place)
+    steps = tuple(slice(None, None, step) for step in window.dilations)
+    return padded[(slice(None), *steps)].reshape(-1)
+
+
 def _sent(window: ConvWindow, place: ImageRange) -> tuple[tuple[int, int], ...]:
     if place.whole:
         return tuple((0, size) for size in window.input)
