@@ -13,6 +13,7 @@ from onnx.reference.op_run import OpRun
 from scipy import special
 
 from cleave_plan.onnx_io.reference_pool import POOLS
+from cleave_plan.onnx_io.rules.transposed import Placement
 
 Array = NDArray[Any]
 
@@ -41,6 +42,26 @@ class BatchNormalization(OpRun):  # type: ignore[misc]
         factor = scale.reshape(across) / np.sqrt(variance + np.array(self.epsilon, variance.dtype))
         normalised: Array = ((x - mean) * factor + bias.reshape(across)).astype(x.dtype)
         return normalised
+
+
+class ConvTranspose(OpRun):  # type: ignore[misc]
+    """With groups too, whose channels onnx.reference puts in wrong places."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
+        axes = x.ndim - 2
+        placement = Placement.of(self.onnx_node, x.shape[2:], w.shape[2:])
+        groups = placement.groups
+        rows = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1).transpose(1, 0, 3, 2)
+        kernels = w.reshape(groups, 1, w.shape[0] // groups, -1)
+        apart = (rows @ kernels).reshape(groups, x.shape[0], *x.shape[2:], *w.shape[1:])
+        # [groups, images, *input, channels, *kernel] -> [images, groups * channels, *input, *kernel]
+        turned = apart.transpose(1, 0, 2 + axes, *range(2, 2 + axes), *range(3 + axes, 3 + 2 * axes))
+        output = placement.add(turned.reshape(x.shape[0], groups * w.shape[1], *turned.shape[3:]))
+        if bias is not None:
+            output = output + bias.reshape(1, -1, *(1,) * axes)
+        return (output.astype(x.dtype),)
 
 
 class Erf(OpRun):  # type: ignore[misc]
@@ -182,7 +203,7 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
         return (((x.astype(np.int32) - shift).astype(scale.dtype) * scale.reshape(shape)).astype(scale.dtype),)
 
 
-_ALWAYS = [BatchNormalization, Erf, GatherElements, Gelu, Loop, Unsqueeze, *POOLS]
+_ALWAYS = [BatchNormalization, ConvTranspose, Erf, GatherElements, Gelu, Loop, Unsqueeze, *POOLS]
 _BEFORE = {13: [Softmax, LogSoftmax, Hardmax], 19: [DequantizeLinear]}
 
 

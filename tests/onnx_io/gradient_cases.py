@@ -5,6 +5,7 @@ The loss is the sum of every floating-point output times weights of its own, so 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,3 +135,17 @@ def check_case(case: Case, folder: Path, *, dynamic: bool = False, tolerance: fl
             expected = (ends[0] - ends[1]) / (2 * STEP)
             scale = max(1.0, abs(expected), float(np.abs(gradient).sum()))
             assert abs(float((gradient * direction).sum()) - expected) <= tolerance * scale, (case.op, name)
+
+
+def values(rng: np.random.Generator, *shape: int, low: float = -2, high: float = 2, apart: float = 0.02) -> Array:
+    """Distinct values, none within ``apart`` of a whole number or of each other's order (kinks of the operators lie there)."""
+    size = int(np.prod(shape))
+    found = np.linspace(low, high, size + 2)[1:-1] + rng.uniform(0, 0.3) * (high - low) / (size + 2)
+    near = np.abs(found - np.round(found)) < apart
+    return rng.permutation(found + near * 2 * apart).reshape(shape)
+
+
+def run_case(case: Case, *, dynamic: bool = False, tolerance: float = 1e-6) -> None:
+    """:func:`check_case` in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        check_case(case, Path(folder), dynamic=dynamic, tolerance=tolerance)

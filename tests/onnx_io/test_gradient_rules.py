@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gradient_cases import Array, Case, check_case, differentiate, evaluate
+from gradient_cases import Case, differentiate, evaluate, values
+from gradient_cases import run_case as run
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -21,14 +22,6 @@ seeds = st.integers(0, 10**6)
 ranks = st.integers(0, 4)
 
 
-def values(rng: np.random.Generator, *shape: int, low: float = -2, high: float = 2, apart: float = 0.02) -> Array:
-    """Distinct values, none within ``apart`` of a whole number or of each other's order (kinks of the operators lie there)."""
-    size = int(np.prod(shape))
-    found = np.linspace(low, high, size + 2)[1:-1] + rng.uniform(0, 0.3) * (high - low) / (size + 2)
-    near = np.abs(found - np.round(found)) < apart
-    return rng.permutation(found + near * 2 * apart).reshape(shape)
-
-
 def shape_of(rng: np.random.Generator, rank: int) -> list[int]:
     """Sizes from 1 to 4."""
     return [int(size) for size in rng.integers(1, 5, rank)]
@@ -37,12 +30,6 @@ def shape_of(rng: np.random.Generator, rank: int) -> list[int]:
 def stretched(rng: np.random.Generator, shape: Sequence[int]) -> list[int]:
     """A shape that broadcasts to ``shape``: leading axes left out, others 1."""
     return [1 if rng.random() < 0.4 else size for size in shape[rng.integers(0, len(shape) + 1) :]]
-
-
-def run(case: Case, *, dynamic: bool = False, tolerance: float = 1e-6) -> None:
-    """:func:`check_case` in a folder of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        check_case(case, Path(folder), dynamic=dynamic, tolerance=tolerance)
 
 
 UNARY: dict[str, tuple[float, float, dict[str, float]]] = {

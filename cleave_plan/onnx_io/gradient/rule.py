@@ -98,10 +98,10 @@ class Op:
         """The attribute ``axis``, counted from 0."""
         return self.integer("axis", default) % max(rank, 1)
 
-    def again(self, *inputs: Tensor, outputs: int = 1, **changed: Any) -> tuple[Tensor, ...]:
-        """The same operator with the same attributes (but for ``changed``) on other inputs."""
+    def again(self, x: Tensor, *others: Tensor | None, outputs: int = 1, **changed: Any) -> tuple[Tensor, ...]:
+        """The same operator with the same attributes (but for ``changed``; None leaves one out) on other inputs."""
         attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in self.node.attribute}
-        return inputs[0].ops(self.node.op_type, *inputs[1:], outputs=outputs, **(attributes | changed))
+        return x.ops(self.node.op_type, *others, outputs=outputs, **(attributes | changed))
 
 
 Partials = Mapping[int, Callable[[], Tensor]]

@@ -4,6 +4,20 @@ In formulas dY is the gradient of the loss with respect to Y, the operator's out
 """
 
 from cleave_plan.onnx_io.gradient.rule import RULES
-from cleave_plan.onnx_io.gradient.rules import activations, arithmetic, indexing, linear, normalisation, reduction, shape
+from cleave_plan.onnx_io.gradient.rules import (
+    activations,
+    arithmetic,
+    convolution,
+    einsum,
+    indexing,
+    linear,
+    normalisation,
+    pooling,
+    reduction,
+    shape,
+)
 
-__all__ = ["RULES", "activations", "arithmetic", "indexing", "linear", "normalisation", "reduction", "shape"]
+__all__ = [
+    "RULES", "activations", "arithmetic", "convolution", "einsum", "indexing", "linear", "normalisation", "pooling", "reduction",
+    "shape",
+]  # fmt: skip

@@ -95,10 +95,10 @@ def _known_list(op: Op, place: int) -> list[int]:
 
 def _places(x: Tensor) -> Tensor:
     """For each element of ``x`` its place in the flattened tensor."""
-    return _numbers_below(x.op("Size")).reshape(x.sizes())
+    return numbers_below(x.op("Size")).reshape(x.sizes())
 
 
-def _numbers_below(count: Tensor) -> Tensor:
+def numbers_below(count: Tensor) -> Tensor:
     """0, 1, 2, ... below a scalar."""
     return count.constant(np.int64(0)).op("Range", count, count.constant(np.int64(1)))
 
@@ -147,13 +147,13 @@ def _folded_back(op: Op) -> Tensor:
     for axis, begin, end in zip(axes, begins, ends, strict=True):
         if begin or end:
             size = op.x(0).size_of(axis)
-            numbers = _numbers_below(size.op("Squeeze", size.ints(0)))
+            numbers = numbers_below(size.op("Squeeze", size.ints(0)))
             sources = numbers.op("Pad", size.ints(begin, end), mode=op.text("mode", ""))
-            gradient = _added_along(gradient, sources, axis, size)
+            gradient = added_along(gradient, sources, axis, size)
     return gradient
 
 
-def _added_along(gradient: Tensor, sources: Tensor, axis: int, size: Tensor) -> Tensor:
+def added_along(gradient: Tensor, sources: Tensor, axis: int, size: Tensor) -> Tensor:
     """A tensor with ``size`` elements along ``axis``: element j is the sum of those i of ``gradient`` with sources[i] = j."""
     column = sources.reshape([-1] + [1] * (gradient.rank - axis - 1))
     before = gradient.sizes().op("Slice", size.ints(0), size.ints(axis))
