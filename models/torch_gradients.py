@@ -12,11 +12,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 EXPORTERS = ("legacy", "dynamo")
@@ -32,7 +34,10 @@ class Last(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits ``[batch, (positions,) classes]``."""
-        output = self.model(**{self.argument: x}, return_dict=False)[0]
+        arguments = {self.argument: x}
+        if self.argument == "input_ids":  # without a mask, text models look for packed sequences, which one exporter cannot
+            arguments["attention_mask"] = torch.ones_like(x)
+        output = self.model(**arguments, return_dict=False)[0]
         return self.head(output.mean(1) if self.pooled else output)
 
 
@@ -149,14 +154,6 @@ class Recurrent(nn.Module):
 
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
-
-
-def _transformer(name: str, **config: object) -> nn.Module:
-    import transformers
-
-    made = getattr(transformers, f"{name}Config")(**config)
-    made._attn_implementation = "sdpa"
-    return made
 
 
 def _gpt2() -> nn.Module:
@@ -311,3 +308,63 @@ def export(module: nn.Module, x: torch.Tensor, case: Case, exporter: str, opset:
         warnings.simplefilter("ignore")
         torch.onnx.export(module, (x,), str(path), **options)
     onnx.checker.check_model(str(path))
+
+
+Take = Callable[[np.ndarray], np.ndarray]
+
+
+def places(parameters: dict[str, np.ndarray], path: Path) -> dict[str, tuple[str, Take]]:
+    """Where each parameter lies in a file, found by its values: (initialiser, how to take the parameter out of it).
+
+    Exporters transpose weights, and put those of recurrent layers together in another order of gates. What they fold into
+    other tensors (batch norms into convolutions) is not found.
+    """
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    found = {}
+    for name, value in parameters.items():
+        for tensor, array in sorted(arrays.items(), key=lambda item: item[0] != name):
+            take = next((take for take in _takes(value, array) if np.array_equal(take(array), value)), None)
+            if take is not None:
+                found[name] = tensor, take
+                break
+    return found
+
+
+GATE_ORDERS = {4: (0, 2, 3, 1), 3: (1, 0, 2)}
+"""PyTorch's gates in ONNX's order: (i, f, g, o) of an LSTM in (i, o, f, g), (r, z, n) of a GRU in (z, r, n)."""
+
+
+def _takes(value: np.ndarray, array: np.ndarray) -> list[Take]:
+    """Ways in which ``value`` might lie in ``array``."""
+    takes: list[Take] = []
+    if array.shape == value.shape:
+        takes.append(lambda held: held)
+    elif array.size == value.size and array.ndim != 2:
+        takes.append(lambda held: held.reshape(value.shape))
+    if array.ndim == 2 and value.ndim == 2 and array.shape == value.shape[::-1]:
+        takes.append(lambda held: held.T)
+    for gates, order in GATE_ORDERS.items():
+        if len(value) % gates == 0 and array.ndim == value.ndim + 1 and array.shape[1] in (len(value), 2 * len(value)):
+            for direction in range(array.shape[0]):
+                for start in range(0, array.shape[1], len(value)):
+                    takes.append(partial(_gates_of, direction=direction, start=start, length=len(value), order=order))
+    return takes
+
+
+def _gates_of(held: np.ndarray, *, direction: int, start: int, length: int, order: tuple[int, ...]) -> np.ndarray:
+    blocks = np.split(held[direction, start : start + length], len(order))
+    return np.concatenate([blocks[place] for place in order])
+
+
+def largest_error(truth: Truth, gradients: dict[str, np.ndarray], where: dict[str, tuple[str, Take]]) -> float:
+    """The largest error of a parameter's gradient, relative to the larger of its norm and 0.001 of the whole gradient's.
+
+    ``gradients``: by initialiser. Parameters that were not found in the file are left out.
+    """
+    whole = np.sqrt(sum(float((gradient.astype(np.float64) ** 2).sum()) for gradient in truth.gradients.values()))
+    errors = []
+    for name, (tensor, take) in where.items():
+        expected = truth.gradients[name]
+        apart = np.linalg.norm(take(gradients[tensor]).astype(np.float64) - expected)
+        errors.append(float(apart / max(np.linalg.norm(expected), 1e-3 * whole)))
+    return max(errors)

@@ -2,3 +2,7 @@
 
 ``build`` is the entrance, ``rules`` holds one rule per operator. What is written uses standard operators only.
 """
+
+from cleave_plan.onnx_io.gradient import rules
+
+__all__ = ["rules"]

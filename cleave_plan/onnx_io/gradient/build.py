@@ -19,9 +19,10 @@ from cleave_plan.onnx_io.gradient.forward import MODES, train_batch_norms, updat
 from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_squared_error, scalar_output, target_fact
 from cleave_plan.onnx_io.gradient.modern import modernise
 from cleave_plan.onnx_io.gradient.names import GRADIENT_PREFIX, GradientNames
-from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown
+from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
+from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
 from cleave_plan.onnx_io.order import graph_sources, reads_of
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
@@ -95,75 +96,79 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
     operator without a rule (with what depends on it), or no parameter that the loss depends on.
     """
     file = read_model(path)
-    modernise(file.model, str(path))
-    return _Builder(file, loss, options).build()
+    opset = modernise(file.model, str(path))
+    statistics = _prepare_batch_norms(file.model.graph, options)
+    while True:
+        builder = _Builder(file, loss, options, statistics)
+        op_types = can_be_written_out(without_rule(builder.nodes, builder.paths), opset)
+        if not op_types:
+            return builder.build()
+        file = written_out(file, op_types, builder.writer.walk, builder.writer.facts)
+
+
+def _prepare_batch_norms(graph: onnx.GraphProto, options: GradientOptions) -> dict[str, str]:
+    """Put batch norms into the mode that is asked for; the result maps running statistics to outputs for their new values."""
+    if options.batch_norm not in MODES:
+        raise UsageError(f"there is no mode {options.batch_norm!r} of batch norms", expected=f"one of {', '.join(MODES)}")
+    initialisers = {tensor.name for tensor in graph.initializer}
+    if options.batch_norm == "batch":
+        train_batch_norms(graph.node, initialisers)
+    return updated_statistics(graph.node, initialisers)
 
 
 class _Builder:
-    """Puts one gradient file together."""
+    """Puts one gradient file together: ``nodes`` are the forward ones that it needs, ``paths`` what a gradient passes."""
 
-    def __init__(self, file: ModelFile, loss: LossSpec, options: GradientOptions) -> None:
+    def __init__(self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str]) -> None:
         self.file, self.loss, self.options = file, loss, options
         self.graph = file.model.graph
         self.where = str(file.path)
-        self._prepare_batch_norms()
         self.bindings: Bindings = bind_inputs(self.graph, int(file.model.ir_version), options.dims, options.shapes)
         facts: dict[str, Fact] = initialiser_facts(self.graph, file.path) | dict(self.bindings.inputs)
         walk = ShapeWalk(opsets=file.opsets, names=self.bindings.names, path=file.path, name_all=True)
         walk.run(self.graph, facts)
         taken = set(facts) | {name for node in self.graph.node for name in (node.name, *node.output)}
         self.writer = Writer(walk, facts, taken | {value.name for value in self.graph.value_info})
-        self.notes: list[str] = []
-
-    def _prepare_batch_norms(self) -> None:
-        if self.options.batch_norm not in MODES:
-            raise UsageError(
-                f"there is no mode {self.options.batch_norm!r} of batch norms", expected=f"one of {', '.join(MODES)}"
-            )
-        initialisers = {tensor.name for tensor in self.graph.initializer}
-        if self.options.batch_norm == "batch":
-            train_batch_norms(self.graph.node, initialisers)
-        self.statistics = updated_statistics(self.graph.node, initialisers)
+        outputs = [value.name for value in self.graph.output]
+        self.source = self._loss_source(outputs)
+        self.kept = outputs if options.keep_outputs else []
+        self.wanted, self.constants = choose(self.graph, self.bindings.inputs, options.only, options.freeze)
+        self.needs = reads_of(self.graph.node)
+        needed = pruned(self.graph.node, self.needs, {self.source, *self.kept})
+        self.nodes = [self.graph.node[index] for index in needed]
+        self.paths = paths(self.nodes, self.writer, self.wanted, [self.source])
+        made = {name for node in self.nodes for name in node.output}
+        self.statistics = {name: output for name, output in statistics.items() if output in made}
 
     def build(self) -> GradientModel:
         """The gradient file."""
-        outputs = [value.name for value in self.graph.output]
-        source = self._loss_source(outputs)
-        wanted, constants = choose(self.graph, self.bindings.inputs, self.options.only, self.options.freeze)
-        kept = outputs if self.options.keep_outputs else []
-        needs = reads_of(self.graph.node)
-        nodes = [self.graph.node[index] for index in pruned(self.graph.node, needs, {source, *kept})]
-        made = {name for node in nodes for name in node.output}
-        statistics = {name: output for name, output in self.statistics.items() if output in made}
-        write_forward(nodes, self.writer)
-        on_paths = paths(nodes, self.writer, wanted, [source])
-        refuse_unknown(nodes, on_paths, wanted, self.where)
-        detached = [name for name in wanted if name not in on_paths.tensors]
-        constants.update((name, "the loss does not depend on it") for name in detached)
-        wanted = [name for name in wanted if name in on_paths.tensors]
+        refuse_unknown(self.nodes, self.paths, self.wanted, self.where)
+        detached = [name for name in self.wanted if name not in self.paths.tensors]
+        wanted = [name for name in self.wanted if name in self.paths.tensors]
         if not wanted:
             raise InputFileError(
-                f"no parameter has a gradient: the loss, taken from {source!r}, depends on none of them", where=self.where,
+                f"no parameter has a gradient: the loss, taken from {self.source!r}, depends on none of them", where=self.where,
                 expected="floating-point initialisers on the way to the loss", remedy="see --parameters and --output",
             )  # fmt: skip
+        write_forward(self.nodes, self.writer)
         forward_nodes = len(self.writer.nodes)
-        loss, seed, target = self._loss(source)
-        constant = constant_tensors(self.graph, needs, self.bindings.inputs)
-        tape = Tape(nodes=nodes, writer=self.writer, constant=constant.__contains__, where=self.where)
-        gradients = tape.run({source: seed}, wanted, on_paths)
+        loss, seed, target = self._loss(self.source)
+        constant = constant_tensors(self.graph, self.needs, self.bindings.inputs)
+        tape = Tape(nodes=self.nodes, writer=self.writer, constant=constant.__contains__, where=self.where)
+        gradients = tape.run({self.source: seed}, wanted, self.paths)
         names = GradientNames(
             loss=self._named(loss, "loss"),
             target=target,
             gradients={name: self._named(gradients[name], f"{GRADIENT_PREFIX}{name}") for name in wanted},
-            statistics=statistics,
-            kept=tuple(kept),
+            statistics=self.statistics,
+            kept=tuple(self.kept),
             forward_sha256=self.file.sha256,
         )
-        self.notes += self._notes(detached, wanted, nodes)
         model = self._model(names, wanted)
         given = {tensor.name for tensor in model.graph.initializer}
         return GradientModel(
-            model=model, names=names, constants=constants, notes=tuple(self.notes), folder=self.file.path.parent,
+            model=model, names=names, notes=tuple(self._notes(detached, wanted)), folder=self.file.path.parent,
+            constants=self.constants | dict.fromkeys(detached, "the loss does not depend on it"),
             inputs=tuple(value.name for value in model.graph.input if value.name not in given),
             shapes={name: self._sizes(name) for name in wanted},
             forward_nodes=forward_nodes, added_nodes=len(self.writer.nodes) - forward_nodes,
@@ -203,11 +208,11 @@ class _Builder:
         self.writer.facts[name] = Fact(elem=tensor.elem, shape=tensor.shape)
         return name
 
-    def _notes(self, detached: Sequence[str], wanted: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    def _notes(self, detached: Sequence[str], wanted: Sequence[str]) -> list[str]:
         notes = []
         if detached:
             notes.append(f"the loss does not depend on {_listed(detached)}: no gradient is given")
-        shared = [name for name, number in _readers(wanted, nodes).items() if number > 1]
+        shared = [name for name, number in _readers(wanted, self.nodes).items() if number > 1]
         if shared:
             notes.append(
                 f"{_listed(shared)}: read by several nodes, so the gradient is the sum of theirs (tied weights; but exporters "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -13,6 +13,7 @@ from cleave_plan.onnx_io.facts import Value
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.naming import first_output
+from cleave_plan.onnx_io.order import captured
 
 
 class NoRuleError(Exception):
@@ -23,15 +24,15 @@ class NoRuleError(Exception):
 class Op:
     """One node as its rule sees it: tensors to read, the gradients that have arrived, and the writer to add nodes with.
 
-    ``gradients``: by output place. ``constant``: whether a tensor depends on no input of the graph. ``renamed``: names under
-    which forward tensors are to be read (those that are computed again).
+    ``gradients``: by output place. ``constant``: whether a tensor depends on no input of the graph. ``wanted``: the inputs whose
+    gradients will be asked for, by place, and tensors from around the node that its body reads, by name.
     """
 
     node: onnx.NodeProto
     writer: Writer
     gradients: Mapping[int, Tensor]
     constant: Callable[[str], bool]
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    wanted: Sequence[int | str] = ()
 
     @property
     def wish(self) -> str:
@@ -58,7 +59,7 @@ class Op:
         return self._tensor(self.node.output[place])
 
     def _tensor(self, name: str) -> Tensor:
-        return Tensor(self.writer, self.renamed.get(name, name), self.wish)
+        return Tensor(self.writer, name, self.wish)
 
     @property
     def dy(self) -> Tensor:
@@ -104,8 +105,9 @@ class Op:
         return x.ops(self.node.op_type, *others, outputs=outputs, **(attributes | changed))
 
 
-Partials = Mapping[int, Callable[[], Tensor]]
-"""For each input that has a gradient, by place, what adds the nodes of that gradient; called only where it is needed."""
+Partials = Mapping[Any, Callable[[], Tensor]]
+"""For each input that has a gradient, by place (a tensor that a body reads: by name), what adds the nodes of that gradient;
+called only where it is needed."""
 
 Rule = Callable[[Op], Partials]
 
@@ -136,7 +138,15 @@ def gradient_of(*op_types: str, passive: Iterable[int] = ()) -> Callable[[Rule],
     return register
 
 
-def active_places(node: onnx.NodeProto, active: Collection[str]) -> list[int]:
-    """The inputs of a node through which a gradient could go on to tensors in ``active``."""
+def active_places(node: onnx.NodeProto, active: Collection[str]) -> dict[int | str, str]:
+    """The inputs of a node through which a gradient could go on to tensors in ``active``: place -> tensor.
+
+    A tensor from around the node that its body reads stands under its name.
+    """
     passive = PASSIVE.get(node.op_type, frozenset())
-    return [place for place, name in enumerate(node.input) if name in active and place not in passive]
+    found: dict[int | str, str] = {
+        place: name for place, name in enumerate(node.input) if name in active and place not in passive
+    }
+    if node.attribute:
+        found.update((name, name) for name in captured(node) if name in active)
+    return found

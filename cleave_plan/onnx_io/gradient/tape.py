@@ -8,14 +8,13 @@ are visited, and only gradients that are needed are computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.elements import dtype_of
-from cleave_plan.onnx_io.gradient.rule import STEPS, NoRuleError, Op, active_places
-from cleave_plan.onnx_io.gradient.rules import RULES
+from cleave_plan.onnx_io.gradient.rule import RULES, STEPS, NoRuleError, Op, active_places
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.matrix_work import domain_of
@@ -46,7 +45,7 @@ def paths(nodes: Sequence[onnx.NodeProto], writer: Writer, wanted: Collection[st
     for index in reversed(through):
         node = nodes[index]
         if not leading.isdisjoint(node.output):
-            leading.update(node.input[place] for place in active_places(node, reached))
+            leading.update(active_places(node, reached).values())
             kept.append(index)
     return Paths(nodes=tuple(reversed(kept)), tensors=frozenset(leading))
 
@@ -58,22 +57,27 @@ def _may_flow(writer: Writer, name: str) -> bool:
     return (fact.elem == 0 and fact.other is None) or (dtype is not None and dtype.is_float)
 
 
+def without_rule(nodes: Sequence[onnx.NodeProto], on_paths: Paths) -> list[onnx.NodeProto]:
+    """The nodes that a gradient would have to pass and whose operators have no rule."""
+    return [nodes[index] for index in on_paths.nodes if domain_of(nodes[index]) != "" or nodes[index].op_type not in RULES]
+
+
 def refuse_unknown(nodes: Sequence[onnx.NodeProto], on_paths: Paths, wanted: Sequence[str], where: str) -> None:
     """Raise InputFileError when a node between the wanted tensors and the loss has no rule: which, and what depends on it."""
-    missing = [nodes[index] for index in on_paths.nodes if domain_of(nodes[index]) != "" or nodes[index].op_type not in RULES]
+    missing = without_rule(nodes, on_paths)
     if missing:
-        raise _no_rule(missing[0], "", nodes, on_paths, wanted, where, others={_operator(node) for node in missing})
+        raise no_rule(missing[0], "", nodes, on_paths, wanted, where, others={_operator(node) for node in missing})
 
 
 def _operator(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if domain_of(node) else str(node.op_type)
 
 
-def _no_rule(
+def no_rule(
     node: onnx.NodeProto, form: str, nodes: Sequence[onnx.NodeProto], on_paths: Paths, wanted: Sequence[str], where: str, *,
     others: Collection[str] = (),
 ) -> InputFileError:  # fmt: skip
-    """The refusal of one node, with the tensors whose gradients would have passed through it."""
+    """The refusal of one node (or of a ``form`` of it), with the tensors whose gradients would have passed through it."""
     behind = set(node.input)
     for index in reversed(on_paths.nodes):
         if not behind.isdisjoint(nodes[index].output):
@@ -96,15 +100,16 @@ def _no_rule(
 class Tape:
     """One reverse pass over ``nodes`` (in order), adding nodes with ``writer``.
 
-    ``constant`` says whether a tensor depends on no input of the graph; ``where`` is the file, for errors. ``before``: called
-    with a node's index and the gradients of its outputs, it returns the names under which the rule reads forward tensors.
+    ``constant`` says whether a tensor depends on no input of the graph; ``where`` is the file, for errors. ``read_from``: called
+    with a node's index and the gradients of its outputs, it returns the node whose tensors the rule reads (a copy, where
+    forward values are computed again).
     """
 
     nodes: Sequence[onnx.NodeProto]
     writer: Writer
     constant: Callable[[str], bool]
     where: str
-    before: Callable[[int, Mapping[int, Tensor]], Mapping[str, str]] = field(default=lambda index, gradients: {})
+    read_from: Callable[[int, Mapping[int, Tensor]], onnx.NodeProto] | None = None
     _sums: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def run(self, seeds: Mapping[str, Tensor], wanted: Sequence[str], on_paths: Paths) -> dict[str, Tensor]:
@@ -124,20 +129,29 @@ class Tape:
 
     def _visit(self, index: int, arrived: Mapping[int, Tensor], on_paths: Paths, wanted: Sequence[str]) -> None:
         node = self.nodes[index]
-        op = Op(node, self.writer, arrived, self.constant, self.before(index, arrived))
+        active = active_places(node, on_paths.tensors)
+        read = node if self.read_from is None else self.read_from(index, arrived)
+        op = Op(read, self.writer, arrived, self.constant, tuple(active))
         try:
             partials = RULES[node.op_type](op)
-            for place in active_places(node, on_paths.tensors):
+            for place, name in active.items():
                 if place not in partials:
                     raise NoRuleError(f"a gradient towards input {place}")
-                self._sums.setdefault(node.input[place], []).append(partials[place]())
+                self._sums.setdefault(name, []).append(self._of_shape(partials[place](), name))
         except NoRuleError as error:
-            raise _no_rule(node, str(error), self.nodes, on_paths, wanted, self.where) from None
+            raise no_rule(node, str(error), self.nodes, on_paths, wanted, self.where) from None
         except InputFileError as error:
             raise InputFileError(
                 f"{node_label(node)}: {error.what}", where=self.where, expected=error.expected,
                 remedy="bind sizes with --dim or --shape",
             ) from None  # fmt: skip
+
+    def _of_shape(self, gradient: Tensor, name: str) -> Tensor:
+        """A gradient has the shape of its tensor, also where inference cannot tell."""
+        shape, fact = self.writer.fact(name).shape, self.writer.fact(gradient.name)
+        if shape is not None and fact.value is None and fact.shape != shape:
+            self.writer.facts[gradient.name] = replace(fact, shape=shape)
+        return gradient
 
     def _total(self, name: str) -> Tensor | None:
         """The sum of what has arrived for a tensor, built once."""

@@ -23,15 +23,18 @@ class Writer:
     ``facts`` holds what is known of every tensor and grows with the nodes; ``taken`` are names that exist. An expression
     (operator, inputs, attributes) that is asked for again is not built again. Small tensors of integers whose values follow
     from known sizes become constants. ``outer``: the writer of the graph around this one, when this is the body of a node.
+    ``prefix`` is put before every name.
     """
 
     def __init__(
-        self, walk: ShapeWalk, facts: MutableMapping[str, Fact], taken: Iterable[str], outer: Writer | None = None
-    ) -> None:
+        self, walk: ShapeWalk, facts: MutableMapping[str, Fact], taken: Iterable[str], outer: Writer | None = None, *,
+        prefix: str = "grad/",
+    ) -> None:  # fmt: skip
         self.nodes: list[onnx.NodeProto] = []
         self.facts = facts
         self.walk = walk
         self.outer = outer
+        self.prefix: str = prefix if outer is None else outer.prefix
         self.makers: dict[str, onnx.NodeProto] = {}
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
@@ -65,7 +68,7 @@ class Writer:
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            name = self.fresh("grad/constant")
+            name = self.fresh(f"{self.prefix}constant")
             tensor = numpy_helper.from_array(array, name)
             node = helper.make_node("Constant", [], [name], name=name, value=tensor)
             self.nodes.append(node)
@@ -85,7 +88,7 @@ class Writer:
         key = (op, tuple(inputs), outputs, tuple(attribute.SerializeToString() for attribute in node.attribute))
         if key in self._built:
             return self._built[key]
-        names = tuple(self.fresh(f"grad/{wish}") for _ in range(outputs))
+        names = tuple(self.fresh(f"{self.prefix}{wish}") for _ in range(outputs))
         node.output[:] = names
         node.name = names[0]
         if phase:

@@ -14,10 +14,11 @@ from cleave_plan.onnx_io.gradient.rules import (
     normalisation,
     pooling,
     reduction,
+    scan,
     shape,
 )
 
 __all__ = [
     "RULES", "activations", "arithmetic", "convolution", "einsum", "indexing", "linear", "normalisation", "pooling", "reduction",
-    "shape",
+    "scan", "shape",
 ]  # fmt: skip
