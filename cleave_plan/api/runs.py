@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cleave_plan.api.fleets import with_servers
 from cleave_plan.api.plans import require_same
+from cleave_plan.errors import UsageError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
+    from cleave_plan.simulation.compare import Comparison
     from cleave_plan.simulation.run import Simulation
     from cleave_plan.workload.graph import Workload
 
@@ -114,3 +116,36 @@ def write_simulation_trace(done: Simulation, plan: Plan, path: str | Path) -> in
     from cleave_plan.report.trace import simulation_spans, write_trace
 
     return write_trace(Path(path), simulation_spans(done, plan.device_names), process=f"{plan.model.name} over {plan.fleet.name}")
+
+
+def compare_strategies(
+    workload: Workload,
+    fleet: Fleet,
+    *,
+    devices: Sequence[int] | None = None,
+    batch: int | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> tuple[Comparison, int]:
+    """Other systems' strategies beside this planner's on the first ``devices`` of ``fleet`` (default: powers of two, and all),
+    and the samples of a batch that were assumed.
+
+    ``batch``: samples that pipelines can cut a batch into (default: the first size of the first input). ``options`` are those
+    of :func:`make_plan`. Raises UsageError for a number of devices that the fleet does not have.
+    """
+    from cleave_plan.api.plans import make_plan
+    from cleave_plan.planning.subfleet import some_devices
+    from cleave_plan.simulation.baselines.setting import powers_of_two
+    from cleave_plan.simulation.compare import compare
+
+    known = len(fleet.devices)
+    counts = sorted(set(devices)) if devices is not None else powers_of_two(known)
+    if not counts or counts[0] < 1 or counts[-1] > known:
+        raise UsageError(f"{counts} devices asked for", where=f"fleet {fleet.name}", expected=f"between 1 and {known}")
+    shape = workload.inputs[0].shape if workload.inputs else ()
+    samples = batch or (shape[0] if shape else 1)
+    found = compare(
+        workload, lambda count: some_devices(fleet, range(count)), counts, samples,
+        lambda work, some: make_plan(work, some, **options), progress=progress,
+    )  # fmt: skip
+    return found, samples

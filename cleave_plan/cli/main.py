@@ -11,6 +11,7 @@ import sys
 import click
 
 from cleave_plan.cli.check import check
+from cleave_plan.cli.compare import compare
 from cleave_plan.cli.diff import diff
 from cleave_plan.cli.explain import explain
 from cleave_plan.cli.failures import FailingGroup
@@ -19,6 +20,7 @@ from cleave_plan.cli.gradient import gradient
 from cleave_plan.cli.inspect import inspect
 from cleave_plan.cli.plan import plan
 from cleave_plan.cli.profile import profile
+from cleave_plan.cli.report import report
 from cleave_plan.cli.run import run
 from cleave_plan.cli.simulate import simulate
 
@@ -58,7 +60,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, simulate):
+for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, simulate, compare, report):
     cleave_plan.add_command(_command)
 
 

@@ -104,6 +104,11 @@ def sweep_axis(text: str) -> tuple[str, tuple[int, ...]]:
     return axis, tuple(_size(value.strip(), axis) for value in values.split(","))
 
 
+def sweep_counts(text: str) -> tuple[int, ...]:
+    """``8,16,32``: whole numbers of 1 or more."""
+    return tuple(_size(value.strip(), "the list") for value in text.split(","))
+
+
 def seconds(text: str) -> float:
     """A time above 0 with its unit ("30 s", "2 min"); a plain number is seconds."""
     from cleave_plan.units import Unit, is_number, parse

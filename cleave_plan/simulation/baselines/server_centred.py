@@ -26,6 +26,8 @@ from cleave_plan.planning.terms import terms_of
 from cleave_plan.simulation.baselines.setting import Outcome
 from cleave_plan.workload.graph import Workload
 
+TWO_DIMENSIONAL = "2-D per GEMM"
+
 
 def operator_seconds(workload: Workload, fleet: Fleet) -> float:
     """Seconds of the operators between the GEMMs on the first server."""
@@ -45,7 +47,7 @@ def two_dimensional(workload: Workload, fleet: Fleet) -> Outcome:
             columns = replace(columns, memory=np.full(len(columns), np.inf))
             levels_s += len(members) * gemm_bound(terms_of(gemm), columns, links)
     return Outcome(
-        name="2-D per GEMM", batch_s=levels_s + operator_seconds(workload, fleet), devices_used=len(fleet.devices),
+        name=TWO_DIMENSIONAL, batch_s=levels_s + operator_seconds(workload, fleet), devices_used=len(fleet.devices),
         recovery="the lost tiles are planned and computed again",
     )  # fmt: skip
 

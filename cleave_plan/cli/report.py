@@ -1,0 +1,33 @@
+"""``cleave-plan report``: a page for people who would rather look than read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cleave_plan.cli.options import input_file, output_file
+
+EPILOG = """\b
+Examples:
+  cleave-plan report plan.json -o plan.html
+  cleave-plan report plan.json --model model.onnx --fleet fleet.yaml -o plan.html
+  cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --json > batches.json
+  cleave-plan report batches.json -o batches.html
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Draw a plan, a simulation or a comparison as one HTML page.")
+@click.argument("file", metavar="FILE", type=input_file)
+@click.option("--model", "model_file", metavar="FILE", type=input_file, help="A plan's model, for levels on their devices.")
+@click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="A plan's fleet, for memory beside its limits.")
+@click.option("-o", "--output", metavar="PAGE.html", required=True, type=output_file, help="Page to write.")
+def report(file: Path, model_file: Path | None, fleet_file: Path | None, output: Path) -> None:
+    """Write a self-contained page for FILE: a plan, or what `simulate --json` or `compare --json` printed.
+
+    It needs no network, follows light and dark, can be printed, and every chart has its numbers in a table.
+    """
+    from cleave_plan.api import write_page
+
+    size = write_page(file, output, model=model_file, fleet=fleet_file)
+    click.echo(f"page written to {output} ({size / 1e6:.2f} MB)")

@@ -1,0 +1,135 @@
+"""A comparison of strategies on the terminal and as a JSON document."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.simulation.baselines.server_centred import TWO_DIMENSIONAL
+from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, WORTH, Comparison, Row
+from cleave_plan.units import Unit, format_value
+
+NOTES = (
+    "batch times compare by ideal cost on the same devices and links; rivals recompute activations and run the operators between "
+    "products at no cost",
+    "2-D per GEMM is the lower bound of the paper's formulation without its memory limit; cloud GPUs are at the makers' peak "
+    "times an assumed utilisation, links between them not counted",
+    f"recovery of {OURS}: {HEARTBEAT_S:g} s until it is noticed (assumed), then the lost tiles planned over the others and "
+    "computed; of rivals: their papers' ways",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is compared: names of model and fleet, samples of a batch, and whether it is a training step."""
+
+    model: str
+    fleet: str
+    batch: int
+    training: bool
+
+
+def comparison_document(found: Comparison, subject: Subject) -> dict[str, Any]:
+    """The JSON document of ``compare``; a strategy that cannot run has null times and its reason."""
+    return {
+        "kind": "comparison", "model": subject.model, "fleet": subject.fleet, "batch": subject.batch,
+        "training": subject.training, "notes": list(NOTES),
+        "rows": [_row(row) for row in found.rows],
+        "usable": [
+            {"system": name, "memory_limited": memory, "devices": devices} for (name, memory), devices in found.usable.items()
+        ],
+        "usable_saves": WORTH,
+    }  # fmt: skip
+
+
+def _row(row: Row) -> dict[str, Any]:
+    o = row.outcome
+    return {
+        "devices": row.devices, "system": o.name, "memory_limited": row.memory, "batch_s": _finite(o.batch_s),
+        "executed_s": row.executed_s, "bound_s": row.bound_s, "degrees": dict(o.degrees), "devices_used": o.devices_used,
+        "device_down_bytes": o.down_bytes, "device_up_bytes": o.up_bytes, "device_memory_bytes": o.memory_bytes,
+        "recovery_s": _finite(o.recovery_s), "recovery": o.recovery, "energy_wh": row.energy_wh, "reason": o.reason,
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def comparison_text(found: Comparison, subject: Subject, screen: Screen) -> str:
+    """A table for each number of devices, and how many devices each strategy can use."""
+    sheet = Sheet(screen)
+    work = "a training step" if subject.training else "a forward pass"
+    sheet.heading(f"Strategies for {subject.model} over {subject.fleet}")
+    sheet.facts([Fact("work", f"{work} of {plural(subject.batch, 'sample')}")])
+    sheet.notes(NOTES)
+    for devices in sorted({row.devices for row in found.rows}):
+        sheet.heading(plural(devices, "device"))
+        sheet.table(*_table([row for row in found.rows if row.devices == devices]))
+        sheet.verdict(_verdict(found, devices), good=_ahead(found, devices))
+    if len({row.devices for row in found.rows}) < 2:
+        return sheet.text()
+    sheet.heading(f"Devices of use: the largest number whose doubling saves {WORTH:.0%} of the batch time, of those compared")
+    usable = [Column("system", numeric=False), Column("within memory"), Column("memory lifted")]
+    names = [OURS, *DEVICE_RIVALS, TWO_DIMENSIONAL]
+    sheet.table(usable, [[name, _usable(found, name, True), _usable(found, name, False)] for name in names])
+    return sheet.text()
+
+
+def _usable(found: Comparison, name: str, memory: bool) -> str:
+    devices = found.usable.get((name, memory))
+    return "" if devices is None else count(devices)
+
+
+def _ahead(found: Comparison, devices: int) -> bool:
+    best, mine = found.best_rival(devices), _mine(found, devices)
+    return best is None or mine.outcome.batch_s <= best.outcome.batch_s
+
+
+def _mine(found: Comparison, devices: int) -> Row:
+    return next(row for row in found.rows if row.devices == devices and row.outcome.name == OURS)
+
+
+def _verdict(found: Comparison, devices: int) -> str:
+    best, mine = found.best_rival(devices), _mine(found, devices).outcome.batch_s
+    if best is None:
+        return "No other strategy over these devices fits their memory."
+    other, seconds = best.outcome.name, best.outcome.batch_s
+    if mine <= seconds:
+        return f"{OURS} is {seconds / mine:.3g} × faster than the best of the others that fit, {other}."
+    return f"{other} is {mine / seconds:.3g} × faster than {OURS}: it fits these devices and sends less."
+
+
+def _table(rows: list[Row]) -> tuple[list[Column], list[list[str]]]:
+    columns = [
+        Column("system", numeric=False), Column("batch time"), Column("memory lifted"), Column("devices"),
+        Column("degrees", numeric=False), Column("down a device"), Column("up a device"), Column("memory"), Column("recovery"),
+        Column("energy"),
+    ]  # fmt: skip
+    names = dict.fromkeys(row.outcome.name for row in rows)
+    return columns, [_line([row for row in rows if row.outcome.name == name]) for name in names]
+
+
+def _line(rows: list[Row]) -> list[str]:
+    limited = next((row for row in rows if row.memory), None)
+    lifted = next((row for row in rows if not row.memory), None)
+    able = limited if limited is not None and math.isfinite(limited.outcome.batch_s) else lifted or limited
+    assert able is not None
+    o = able.outcome
+    degrees = ", ".join(f"{key} {value}" for key, value in o.degrees.items())
+    within, free = ("" if row is None else _time(row.outcome.batch_s) for row in (limited, lifted))
+    return [
+        o.name, within, free, count(o.devices_used) if o.devices_used else "", degrees, _bytes(o.down_bytes), _bytes(o.up_bytes),
+        _bytes(o.memory_bytes), format_value(o.recovery_s, Unit.SECONDS) if math.isfinite(o.recovery_s) else "",
+        "" if able.energy_wh is None else f"{able.energy_wh:.4g} Wh",
+    ]  # fmt: skip
+
+
+def _time(seconds: float) -> str:
+    return format_value(seconds, Unit.SECONDS) if math.isfinite(seconds) else "does not fit"
+
+
+def _bytes(value: float) -> str:
+    return format_value(value, Unit.BYTES) if value else ""

@@ -1,0 +1,64 @@
+"use strict";
+// Each figure holds its specification and its data as JSON. Data are columns; a figure with a choice holds one set for each option.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function theme() {
+  const ink = "currentColor";
+  return {
+    background: null,
+    font: "system-ui, sans-serif",
+    axis: { labelColor: ink, titleColor: ink, gridColor: dark.matches ? "#343a40" : "#e3e5e8", domainColor: ink, tickColor: ink },
+    legend: { labelColor: ink, titleColor: ink },
+    header: { labelColor: ink, titleColor: ink },
+    title: { color: ink },
+    text: { color: ink },
+    view: { stroke: null },
+  };
+}
+
+function rows(columns) {
+  const names = Object.keys(columns);
+  const count = names.length ? columns[names[0]].length : 0;
+  return Array.from({ length: count }, (_, place) => Object.fromEntries(names.map((name) => [name, columns[name][place]])));
+}
+
+function part(figure, kind) {
+  return JSON.parse(figure.querySelector(`script.${kind}`).textContent);
+}
+
+async function draw(figure) {
+  const spec = part(figure, "spec");
+  const chosen = figure.querySelector("select");
+  const sets = part(figure, "data");
+  const columns = sets[chosen ? Number(chosen.value) : 0];
+  spec.datasets = { rows: rows(columns.columns) };
+  Object.assign(spec, columns.sizes || {});
+  spec.config = theme();
+  const chart = figure.querySelector(".chart");
+  try {
+    await vegaEmbed(chart, spec, { actions: false, renderer: "svg" });
+    figure.dataset.drawn = String(spec.datasets.rows.length);
+  } catch (error) {
+    chart.textContent = "This chart could not be drawn; its numbers are in the table below.";
+    console.error(error);
+  }
+}
+
+const figures = [...document.querySelectorAll("figure[data-chart]")];
+for (const figure of figures) {
+  const select = figure.querySelector("select");
+  if (select) select.addEventListener("change", () => draw(figure));
+}
+// A figure is drawn when it comes near the screen, so that a long page answers at once; printing needs all of them.
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (entry.isIntersecting) {
+      watcher.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }
+}, { rootMargin: "600px" });
+figures.forEach((figure) => watcher.observe(figure));
+dark.addEventListener("change", () => figures.filter((figure) => figure.dataset.drawn).forEach(draw));
+window.drawAll = () => Promise.all(figures.filter((figure) => !figure.dataset.drawn).map(draw));
+window.addEventListener("beforeprint", window.drawAll);

@@ -1,0 +1,197 @@
+r"""Every strategy on the same fleet, at several numbers of devices: batch time, traffic, memory, recovery, devices of use.
+
+Times compare by ideal cost (no strategy is charged for filling and draining its pipes on a device): ours is the plan's levels
+and operators, with the executed time beside it; the rivals are :mod:`cleave_plan.simulation.baselines`. Each rival stands
+twice, within the devices' memory and with memory lifted.
+
+*Usable devices*: the largest number whose doubling still cuts the batch time by ``WORTH``, judged along the numbers asked for
+and on up to ``MOST_DEVICES`` where a fleet of that size can be had.
+
+*Recovery* of ours: what the device with the largest tile of the longest level was to compute is planned again over the
+others, by the planner itself, and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
+
+*Energy*: busy seconds times each device's watts, where every device has that figure. Devices of a rival are busy all the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cleave_plan.fleet.device import Fleet
+from cleave_plan.plan.objective import products_of
+from cleave_plan.plan.plan import Plan
+from cleave_plan.progress import Progress, silent
+from cleave_plan.simulation.baselines.alpa import alpa
+from cleave_plan.simulation.baselines.asteroid import asteroid
+from cleave_plan.simulation.baselines.confidant import confidant
+from cleave_plan.simulation.baselines.dtfm import dtfm
+from cleave_plan.simulation.baselines.server_centred import ACCELERATORS, cloud, single_server, two_dimensional
+from cleave_plan.simulation.baselines.setting import Outcome, Setting, setting_of
+from cleave_plan.simulation.baselines.sharded import sharded_data_parallel
+from cleave_plan.simulation.baselines.swarm import swarm
+from cleave_plan.simulation.baselines.tensor import tensor_parallel
+from cleave_plan.simulation.work import PlanWork, plan_work
+from cleave_plan.workload.gemm import Gemm, GemmShape, Join
+from cleave_plan.workload.graph import Level, Workload
+
+OURS = "cleave-plan"
+WORTH = 0.05
+"""Share of the batch time that doubling the devices must save to be worth it."""
+
+MOST_DEVICES = 8192
+HEARTBEAT_S = 1.0
+AXES = ("m", "n", "k", "batch")
+
+DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
+    "equal tensor parallel": tensor_parallel, "sharded data parallel": sharded_data_parallel, "Confidant": confidant,
+    "Asteroid": asteroid, "SWARM": swarm, "Alpa": alpa, "DTFM": dtfm,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One strategy at one number of devices. ``memory``: whether the devices' memory limits it. ``executed_s``: of ours, by
+    executed cost. ``energy_wh``: None where a device's power is not known."""
+
+    devices: int
+    memory: bool
+    outcome: Outcome
+    executed_s: float | None = None
+    bound_s: float | None = None
+    energy_wh: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All rows, and for each strategy (and whether memory limits it) how many devices it can use."""
+
+    rows: tuple[Row, ...]
+    usable: Mapping[tuple[str, bool], int]
+
+    def best_rival(self, devices: int, *, memory: bool = True) -> Row | None:
+        """The fastest row of another strategy over devices; None when none can run."""
+        able = [
+            row for row in self.rows
+            if row.devices == devices and row.memory == memory and row.outcome.name in DEVICE_RIVALS
+            and math.isfinite(row.outcome.batch_s)
+        ]  # fmt: skip
+        return min(able, key=lambda row: row.outcome.batch_s, default=None)
+
+
+def compare(
+    workload: Workload,
+    fleet_of: Callable[[int], Fleet],
+    counts: Sequence[int],
+    batch: int,
+    plan: Callable[[Workload, Fleet], Plan],
+    *,
+    progress: Progress = silent,
+) -> Comparison:
+    """Compare strategies for ``workload`` of ``batch`` samples at each of ``counts`` devices.
+
+    ``fleet_of`` gives the fleet of a size; ``plan`` makes our plans.
+    """
+    rows: list[Row] = []
+    total = len(counts) * (len(DEVICE_RIVALS) + 1)
+    for place, devices in enumerate(counts):
+        fleet = fleet_of(devices)
+        progress(place * (len(DEVICE_RIVALS) + 1), total, f"planning for {devices} devices")
+        rows.append(_ours(workload, fleet, plan))
+        setting = setting_of(workload, fleet, batch)
+        for number, (name, rival) in enumerate(DEVICE_RIVALS.items()):
+            progress(place * (len(DEVICE_RIVALS) + 1) + 1 + number, total, f"{name} on {devices} devices")
+            for memory in (True, False):
+                found = rival(setting if memory else setting.without_memory())
+                rows.append(Row(devices=devices, memory=memory, outcome=found, energy_wh=_energy(found, fleet)))
+        rows += [
+            Row(devices=devices, memory=False, outcome=two_dimensional(workload, fleet)),
+            Row(devices=devices, memory=True, outcome=single_server(workload, fleet)),
+            *(_cloud_row(workload, devices, place) for place in range(len(ACCELERATORS))),
+        ]
+    return Comparison(rows=tuple(rows), usable=usable_devices(rows))
+
+
+def _cloud_row(workload: Workload, devices: int, place: int) -> Row:
+    accelerator = ACCELERATORS[place]
+    found = cloud(workload, accelerator)
+    watts = found.devices_used * accelerator.power_watt
+    return Row(devices=devices, memory=True, outcome=found, energy_wh=watts * found.batch_s / 3600)
+
+
+def _energy(found: Outcome, fleet: Fleet) -> float | None:
+    """Watt-hours of the devices that a rival uses, at the mean power of the fleet; None when a figure is missing."""
+    watts = [device.power_watt for device in fleet.devices]
+    if not math.isfinite(found.batch_s) or any(watt is None for watt in watts):
+        return None
+    return found.devices_used * float(np.mean([watt or 0.0 for watt in watts])) * found.batch_s / 3600
+
+
+def usable_devices(rows: Sequence[Row]) -> dict[tuple[str, bool], int]:
+    """For each strategy the largest number of devices whose doubling, among the rows' numbers, still saves ``WORTH``; the
+    smallest number that runs when none does; 0 when it never runs."""
+    times: dict[tuple[str, bool], dict[int, float]] = {}
+    for row in rows:
+        times.setdefault((row.outcome.name, row.memory), {})[row.devices] = row.outcome.batch_s
+    usable = {}
+    for key, by_count in times.items():
+        able = sorted(count for count, seconds in by_count.items() if math.isfinite(seconds))
+        paying = [count for count in able if 2 * count in by_count and by_count[2 * count] <= (1 - WORTH) * by_count[count]]
+        usable[key] = max(paying) if paying else (able[0] if able else 0)
+    return usable
+
+
+def _ours(workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan]) -> Row:
+    made = plan(workload, fleet)
+    p = made.predicted
+    laid = plan_work(made, workload, fleet)
+    down, up, busy = (np.zeros(len(fleet.devices)) for _ in range(3))
+    for kind, times in zip(laid.kinds, np.bincount(laid.kind_of, minlength=len(laid.kinds)).tolist(), strict=True):
+        busy += times * kind.load.executed_s
+        down += times * np.bincount(kind.device, kind.down_bytes, minlength=len(busy))
+        up += times * np.bincount(kind.device, kind.up_bytes, minlength=len(busy))
+    watts = [device.power_watt for device in fleet.devices]
+    energy = None if any(watt is None for watt in watts) else float(busy @ np.array([watt or 0.0 for watt in watts])) / 3600
+    outcome = Outcome(
+        name=OURS, batch_s=p.ideal_levels_s + p.server_operators_s, devices_used=p.devices_used,
+        down_bytes=float(down.max()), up_bytes=float(up.max()), memory_bytes=max(p.device_memory_bytes.values(), default=0.0),
+        recovery_s=HEARTBEAT_S + recovery_seconds(made, laid, workload, fleet, plan),
+        recovery="the lost tiles are planned over the others and computed again",
+    )  # fmt: skip
+    return Row(
+        devices=len(fleet.devices), memory=True, outcome=outcome, executed_s=p.batch_s, bound_s=p.bound_s, energy_wh=energy
+    )
+
+
+def recovery_seconds(
+    made: Plan, laid: PlanWork, workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan]
+) -> float:
+    """Seconds (executed cost) until the others have computed what one device was to: the one that does most in the longest
+    level. Infinite where there are no others."""
+    if len(fleet.devices) < 2:
+        return math.inf
+    if not laid.kinds:
+        return 0.0
+    kind = max(laid.kinds, key=lambda kind: float(kind.load.executed_s.max()))
+    lost = int(kind.load.executed_s.argmax())
+    view, assignments = products_of(workload, made.assignments)
+    owner = {name: assignment for assignment in assignments for name in assignment.gemms}
+    products = {gemm.name: gemm for gemm in view.workload.gemms}
+    pieces: list[Gemm] = []
+    for name in kind.gemms:
+        tiles = owner[name].tiles
+        for tile in np.flatnonzero(tiles.device == lost).tolist():
+            r, c, k, g = (int(tiles.column(f"{axis}_stop")[tile] - tiles.column(f"{axis}_start")[tile]) for axis in AXES)
+            whole = replace(products[name], name=f"lost {len(pieces)}", level=0, window=None, join=Join.NONE, extents=())
+            pieces.append(replace(whole, shape=GemmShape(g, r, k, c)))
+    if not pieces:
+        return 0.0
+    left = replace(fleet, devices=tuple(device for place, device in enumerate(fleet.devices) if place != lost))
+    work = replace(
+        workload, gemms=tuple(pieces), levels=(Level(index=0, gemms=tuple(range(len(pieces))), live_bytes=0),),
+        server_operators=(), chains=(), parameters={}, notes=(),
+    )  # fmt: skip
+    return plan(work, left).predicted.levels_s
