@@ -23,7 +23,8 @@ from cleave_plan.planning.barlayout import best_strips
 from cleave_plan.planning.barsearch import refined
 from cleave_plan.planning.batched import balanced_groups
 from cleave_plan.planning.bounds import Links
-from cleave_plan.planning.groups import SQUARE, Abilities, abilities, filled, improved, members
+from cleave_plan.planning.groups import SQUARE, Abilities, abilities, filled, members
+from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.slabs import Slab, arranged, even_places, partitions
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.volume import volume_bound, volume_capacity
@@ -170,10 +171,10 @@ def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> Slab
     """Group, lay out, group again with the layout's shape; what covered most. ``group``: labels to start from."""
     eta = SQUARE
     found: list[Slab] = []
-    betas = (8.0, np.inf) if group is None else (np.inf,)
+    smooth = group is None
     group = filled(able)[0] if group is None else group
     for _ in range(_ROUNDS):
-        group = improved(able, group, eta, betas, 10, seed)
+        group = improved(able, group, eta, 10, seed, smooth=smooth)
         group = np.unique(group, return_inverse=True)[1].astype(np.int64)
         now = members(able, group, int(group.max()) + 1)
         budget, limit = now.operand / able.depth, now.limit(able)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.planning.roots import latest_short
 from cleave_plan.planning.terms import Terms
 
 Floats = NDArray[np.float64]
@@ -136,18 +137,14 @@ def gemm_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
         return 0.0
     able = capacity(terms, devices)
 
-    def feasible(T: float) -> bool:
-        rest = size - links.flop_per_s * T / terms.flop
-        if rest <= 0:
-            return True
-        if rest * terms.out_bytes > links.ingress * T:
-            return False
+    def done(T: float) -> float:
         area = able.area(T)
-        if area.sum() < rest:
-            return False
-        return bool(np.isinf(links.egress)) or covered(area, able.efficiency(T), links.egress * T) >= rest
+        most = min(float(area.sum()), links.ingress * T / terms.out_bytes)
+        if np.isfinite(links.egress):
+            most = min(most, covered(area, able.efficiency(T), links.egress * T))
+        return (most + links.flop_per_s * T / terms.flop) / size
 
-    return bisect_infeasible(feasible, 1.0)
+    return latest_short(done, 1.0)
 
 
 def covered(area: Floats, efficiency: Floats, budget: float) -> float:

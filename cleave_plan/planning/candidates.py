@@ -21,7 +21,7 @@ from cleave_plan.planning.level import level_bound
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.options import options_for
 from cleave_plan.planning.rules import Rules, nothing_obeys, ruled_options
-from cleave_plan.planning.terms import terms_of
+from cleave_plan.planning.terms import eligible, only, terms_of
 from cleave_plan.progress import Progress
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import ClassKey, Gemm, Role
@@ -117,12 +117,12 @@ class Candidates:
         spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
         for number, level in enumerate(self.classes):
             progress(number, len(self.classes), "pricing tilings")
-            joint = self._joint(level)
+            self.bounds.append(self._bound(level))
+            joint = self._joint(level, self.bounds[-1])
             for place, part in enumerate(level.parts):
                 for option in [*self.options_of(part, alone=not joint), *joint.get(place, [])]:
                     for spot in self._spots(part, option, spots):
                         self.choices.append(self._choice(number, place, part, option, spot))
-            self.bounds.append(self._bound(level))
         progress(len(self.classes), len(self.classes), "pricing tilings")
 
     def lower_bound(self) -> float:
@@ -154,7 +154,7 @@ class Candidates:
         most = max(len(level.parts) for level in self.classes)
         return ruled_options(part, self.columns_of(part.gemm), links, server, self.rules, most, find)
 
-    def _joint(self, level: LevelClass) -> dict[int, list[Option]]:
+    def _joint(self, level: LevelClass, bound_s: float) -> dict[int, list[Option]]:
         """Options of a level's parts over disjoint groups of devices, by the part's place."""
         places = [place for place, part in enumerate(level.parts) if part.gemm.macs > 0 and not part.gemm.pinned]
         if len(places) < 2 or not self.level_joint or self.rules.caps is not None:
@@ -165,7 +165,7 @@ class Candidates:
         alike = all(self._server_kinds(part.gemm) == self._server_kinds(parts[0].gemm) for part in parts)
         for kind in self._server_kinds(parts[0].gemm) if alike else [()]:
             server = self.fleet.servers[kind[0]] if kind else None
-            together = joint_options(parts, columns, self.links(parts[0].gemm), server, inner=self.inner)
+            together = joint_options(parts, columns, self.links(parts[0].gemm), server, bound_s, inner=self.inner)
             for place, option in zip(places, _at_home(together, kind), strict=False):
                 if option.mode in self.rules.modes(level.parts[place].gemm):
                     found.setdefault(place, []).append(option)
@@ -217,12 +217,18 @@ class Candidates:
             return pinned_s
         shared_s = level_bound(
             [terms_of(part.gemm, part.copies) for part in free],
-            [self.columns_of(part.gemm) for part in free],
+            [self._able(part) for part in free],
             self.links(free[0].gemm),
             [self.links(part.gemm, copies).flop_per_s for part in free],
             inner=self.inner,
         )
         return max(shared_s, pinned_s)
+
+    def _able(self, part: Part) -> DeviceColumns:
+        """Device figures for the bound: of those that can take part in the GEMM, or in one of those that it joins."""
+        devices = self.columns_of(part.gemm)
+        kinds = {terms_of(gemm) for gemm in (part.gemm, *self.view.members[part.gemm.name])}
+        return only(devices, np.any([eligible(kind, devices) for kind in kinds], axis=0))
 
     def _fits_nowhere(self, gemm: Gemm) -> InfeasibleError:
         needed = terms_of(gemm).stream_bytes

@@ -11,10 +11,9 @@ cut to p_F (never below t*F/(2K), the footprint that it fills at whole depth; S 
 of C, p*b_acc <= m', or the smaller operand, which is at most half of S: S <= 2m'; the better of the two cuts is taken.
 
 A group can cover any r x c with (a*r + b*c)*K <= sum S and r*c <= q, q = min p. Its worth is the smaller of q and of
-Q = (sum S/(eta*sqrt(ab)*K))^2, eta = 2 for squares (a layout tells its own eta). Groups are filled in order of p and then
-improved by moves and swaps of devices: all gains at once on arrays, the best of them applied wherever groups are still
-untouched. A sharp minimum has no gains to follow while a group is short of both, so it is first a smooth one,
-(q^-beta + Q^-beta)^(-1/beta), tightened in rounds.
+Q = (sum S/(eta*sqrt(ab)*K))^2, eta = 2 for squares (a layout tells its own eta). Groups are filled in order of p here and
+then improved by moves and swaps (:mod:`cleave_plan.planning.regroup`). A sharp minimum has no gains to follow while a group
+is short of both, so there is a smooth one too, (q^-8 + Q^-8)^(-1/8).
 """
 
 from __future__ import annotations
@@ -33,13 +32,6 @@ Floats = NDArray[np.float64]
 
 SQUARE = 2.0
 """(h + w)/sqrt(h*w) of a square footprint."""
-
-PARTNERS = 160
-"""Devices and groups that every device is tried with in one sweep (drawn anew for each)."""
-
-BLOCK = 1536
-"""Devices, in order of p, that are improved together; more are done block by block."""
-
 
 _ROUNDING = 0.998
 """Share of the memory that real sizes may fill, so that whole rows and columns still fit."""
@@ -66,14 +58,17 @@ class Abilities:
             operand=self.operand[index], cut=self.cut[index], alone=self.alone[index], side=self.side, depth=self.depth
         )
 
-    def worth(self, operand: Floats, limit: Floats, eta: float, beta: float) -> Floats:
-        """Elements that groups with ``operand`` bytes and smallest ``limit`` cover; smooth unless ``beta`` is infinite."""
-        square = (operand / (eta * self.side * self.depth)) ** 2
+    def worth(self, operand: Floats, limit: Floats, eta: float, *, smooth: bool = False) -> Floats:
+        """Elements that groups with ``operand`` bytes and smallest ``limit`` cover, by the smooth minimum if wanted."""
+        square = operand / (eta * self.side * self.depth)
+        square = square * square
         least = np.minimum(square, limit)
-        if np.isinf(beta):
+        if not smooth:
             return least
         ratio = least / np.maximum(np.maximum(square, limit), 1e-300)
-        return np.asarray(least * (1 + ratio**beta) ** (-1 / beta))
+        for _ in range(3):
+            ratio = ratio * ratio
+        return np.asarray(least / np.sqrt(np.sqrt(np.sqrt(1 + ratio))))
 
 
 def abilities(terms: Terms, devices: DeviceColumns, T: float, depth: float | None = None) -> Abilities:
@@ -139,119 +134,3 @@ def filled(able: Abilities, eta: float = SQUARE) -> tuple[Ints, int]:
         if first:
             count, have = count + 1, have - needed
     return group, count + (not first)
-
-
-def improved(able: Abilities, group: Ints, eta: float, betas: tuple[float, ...], sweeps: int, seed: int) -> Ints:
-    """Labels after moves and swaps; the same for the same ``seed``. At most ``sweeps`` sweeps for each of ``betas``."""
-    if len(able) > BLOCK:
-        return _by_blocks(able, group, eta, betas, sweeps, seed)
-    rng = np.random.default_rng(seed)
-    count = int(group.max()) + 1
-    for beta in betas:
-        for _ in range(sweeps):
-            changed = _sweep(able, group, count, eta, beta, rng)
-            if changed is None:
-                break
-            group = changed
-    return group
-
-
-def _by_blocks(able: Abilities, group: Ints, eta: float, betas: tuple[float, ...], sweeps: int, seed: int) -> Ints:
-    """Blocks of whole groups that lie next to each other in p, each improved by itself."""
-    result = group.copy()
-    count = int(group.max()) + 1
-    limit = members(able, group, count).limit(able)
-    rank = np.empty(count, dtype=np.int64)
-    rank[np.argsort(-np.where(np.isinf(limit), 0.0, limit), kind="stable")] = np.arange(count)
-    order = np.argsort(rank[group], kind="stable")
-    ends = np.flatnonzero(np.diff(group[order], append=-1)) + 1
-    start = 0
-    while start < len(order):
-        stop = int(ends[min(int(np.searchsorted(ends, start + BLOCK * 2 // 3)), len(ends) - 1)])
-        mine = order[start:stop]
-        labels, local = np.unique(group[mine], return_inverse=True)
-        if len(mine) <= BLOCK:
-            result[mine] = labels[improved(able.take(mine), local.astype(np.int64), eta, betas, sweeps, seed)]
-        start = stop
-    return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Left:
-    """Every device's group without it: operand bytes, smallest p of those who stay, and the worth that is left."""
-
-    operand: Floats
-    cut: Floats
-    worth: Floats
-    single: NDArray[np.bool_]
-
-
-def _without(able: Abilities, group: Ints, now: Members, eta: float, beta: float) -> _Left:
-    own, least, second, size = np.arange(len(able)), now.least[group], now.second[group], now.size[group]
-    stays = np.where(least == own, second, least)  # the device that then limits the group
-    cut = np.where(size > 1, able.cut[stays], np.inf)
-    limit = np.where(size == 2, able.alone[stays], cut)
-    operand = now.operand[group] - able.operand
-    worth = np.where(size > 1, able.worth(operand, np.where(size > 1, limit, 1.0), eta, beta), 0.0)
-    return _Left(operand=operand, cut=cut, worth=worth, single=size == 1)
-
-
-def _sweep(able: Abilities, group: Ints, count: int, eta: float, beta: float, rng: np.random.Generator) -> Ints | None:
-    """One round of the best moves and swaps on groups that no better one has touched; None when nothing gains."""
-    now = members(able, group, count)
-    worth = np.where(now.size > 0, able.worth(now.operand, np.where(now.size > 0, now.limit(able), 1.0), eta, beta), 0.0)
-    left = _without(able, group, now, eta, beta)
-    into, move_gain = _moves(able, group, now, worth, left, eta, beta, rng)
-    partner, swap_gain = _swaps(able, group, worth, left, eta, beta, rng)
-    gain = np.maximum(move_gain, swap_gain)
-    order: Ints = np.argsort(-gain, kind="stable")
-    order = order[gain[order] > 1e-9 * float(able.cut.mean())]
-    if len(order) == 0:
-        return None
-    changed, touched = group.copy(), np.zeros(count, dtype=np.bool_)
-    for device in order.tolist():
-        source, moves = group[device], move_gain[device] >= swap_gain[device]
-        target = into[device] if moves else group[partner[device]]
-        if not (touched[source] or touched[target]):
-            changed[device] = target
-            if not moves:
-                changed[partner[device]] = source
-            touched[source] = touched[target] = True
-    return changed
-
-
-def _drawn(count: int, rng: np.random.Generator) -> Ints:
-    """All of ``count``, or ``PARTNERS`` of them."""
-    return np.arange(count) if count <= PARTNERS else np.sort(rng.choice(count, PARTNERS, replace=False))
-
-
-def _moves(
-    able: Abilities, group: Ints, now: Members, worth: Floats, left: _Left, eta: float, beta: float, rng: np.random.Generator
-) -> tuple[Ints, Floats]:
-    """The best group for each device to move to, and what is gained."""
-    targets = _drawn(len(worth), rng)
-    shared = np.where(now.size > 0, able.cut[now.least], np.inf)[targets]
-    limit = np.where(now.size[targets] == 0, able.alone[:, None], np.minimum(shared, able.cut[:, None]))
-    gain = able.worth(now.operand[targets] + able.operand[:, None], limit, eta, beta) - worth[targets]
-    gain += (left.worth - worth[group])[:, None]
-    gain[group[:, None] == targets] = -np.inf
-    best = gain.argmax(axis=1)
-    return targets[best], gain[np.arange(len(able)), best]
-
-
-def _swaps(
-    able: Abilities, group: Ints, worth: Floats, left: _Left, eta: float, beta: float, rng: np.random.Generator
-) -> tuple[Ints, Floats]:
-    """The best device for each device to change places with, and what is gained."""
-    others = _drawn(len(able), rng)
-
-    def replaced(out: Ints, into: Ints) -> Floats:
-        """Worth of the groups of ``out`` (rows) with ``into`` (columns) in their place."""
-        limit = np.where(left.single[out, None], able.alone[into], np.minimum(left.cut[out, None], able.cut[into]))
-        return able.worth(left.operand[out, None] + able.operand[into], limit, eta, beta)
-
-    everyone = np.arange(len(able))
-    gain = replaced(everyone, others) + replaced(others, everyone).T - worth[group][:, None] - worth[group[others]]
-    gain[group[:, None] == group[others]] = -np.inf
-    best = gain.argmax(axis=1)
-    return others[best], gain[everyone, best]

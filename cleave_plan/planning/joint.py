@@ -12,7 +12,7 @@ The result is one further option for each part; the integer program takes them t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,12 @@ from cleave_plan.cost.level import server_rate
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import Ability, ability_of
 from cleave_plan.planning.bounds import Links
-from cleave_plan.planning.level import Shares, level_bound, shares_at
+from cleave_plan.planning.level import shares_at
+from cleave_plan.planning.levelprogram import Shared
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
-from cleave_plan.planning.terms import Terms, eligible, terms_of
+from cleave_plan.planning.terms import Terms, eligible, only, terms_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -39,17 +40,16 @@ _EVEN = 5e-3
 
 
 def joint_options(
-    parts: Sequence[Part], columns: Sequence[DeviceColumns], links: Links, server: Server | None, *, inner: bool
+    parts: Sequence[Part], columns: Sequence[DeviceColumns], links: Links, server: Server | None, bound_s: float, *, inner: bool
 ) -> list[Option]:
     """One option for each part, over disjoint groups of devices; empty when no such grouping was found.
 
-    ``columns[g]`` are the devices' figures for part g's element type.
+    ``columns[g]`` are the devices' figures for part g's element type, ``bound_s`` is the level's lower bound.
     """
     terms = [terms_of(part.gemm, part.copies) for part in parts]
     rates = [0.0 if server is None else server_rate(part.gemm, server) for part in parts]
-    shown = [_only_eligible(own, one) for own, one in zip(terms, columns, strict=True)]
+    shown = [only(one, eligible(own, one)) for own, one in zip(terms, columns, strict=True)]
     abilities = [ability_of(own, one, inner=inner) for own, one in zip(terms, shown, strict=True)]
-    bound_s = level_bound(terms, shown, links, rates, inner=inner)
     level = _Level(parts=parts, terms=terms, columns=shown, links=links, server=server, inner=inner)
     stretch = np.ones(len(parts))
     usual = [0.0] * len(parts)
@@ -79,17 +79,16 @@ class _Level:
     server: Server | None
     inner: bool
 
-    def tiled(self, shares: Shares, abilities: Sequence[Ability], bound_s: float, usual: list[float]) -> list[Option] | None:
+    def tiled(self, shares: Shared, abilities: Sequence[Ability], bound_s: float, usual: list[float]) -> list[Option] | None:
         """Each part over the devices that it has most of; None when a part has none or no tiling.
 
         ``usual[g]``: the share of its group that the servers' links could feed in the round before (0: not known), updated
         here.
         """
-        owner, idle = shares.devices.argmax(axis=0), shares.devices.max(axis=0) <= 1e-9
         weight = _link_weights(abilities, shares, bound_s)
         made = []
         for g, own in enumerate(self.terms):
-            mine = np.flatnonzero((owner == g) & ~idle & eligible(own, self.columns[g]))
+            mine = np.flatnonzero((shares.owner == g) & eligible(own, self.columns[g]))
             search = (
                 None if len(mine) == 0 else self._search(g, mine, float(weight[g]), float(shares.server[g]) * bound_s, usual[g])
             )
@@ -113,11 +112,11 @@ class _Level:
         return search
 
 
-def _link_weights(abilities: Sequence[Ability], shares: Shares, bound_s: float) -> Floats:
+def _link_weights(abilities: Sequence[Ability], shares: Shared, bound_s: float) -> Floats:
     """The share of the servers' links that each part may plan with: its share of the operand bytes at the bound."""
     needed = np.array([
-        float((own * ability.amount(bound_s) / np.maximum(ability.efficiency(bound_s), 1e-300)).sum())
-        for own, ability in zip(shares.devices, abilities, strict=True)
+        float((ability.amount(bound_s) / np.maximum(ability.efficiency(bound_s), 1e-300))[shares.owner == g].sum())
+        for g, ability in enumerate(abilities)
     ])  # fmt: skip
     return np.maximum(needed / max(float(needed.sum()), 1e-300), 1e-6)
 
@@ -127,8 +126,3 @@ def _together(options: Sequence[Option], links: Links) -> float:
     device_s = np.sum([option.device_s for option in options], axis=0)
     down, up = sum(option.down_bytes for option in options), sum(option.up_bytes for option in options)
     return max(float(device_s.max()), down / links.egress, up / links.ingress, sum(option.server_s for option in options))
-
-
-def _only_eligible(terms: Terms, devices: DeviceColumns) -> DeviceColumns:
-    """Devices that cannot take part get a latency that keeps them out of every bound and tiling."""
-    return replace(devices, latency=np.where(eligible(terms, devices), devices.latency, np.inf))

@@ -1,4 +1,4 @@
-r"""The lower bound of a level that holds several GEMMs.
+r"""The lower bound of a level that holds several GEMMs, and who should work on which of them.
 
 Devices divide their time: y_ig is the share of device i's time that goes to GEMM g, v_g the share of the servers'.
 Because a_ig(T)/T never falls as T grows (:mod:`cleave_plan.planning.bounds`), a share y covers at most y*a_ig(T), so T is
@@ -10,7 +10,13 @@ possible only if the largest common factor lambda is at least 1:
     sum_ig y_ig*a_ig(T)/e_ig(T)            <=  E*T                    operand bytes out of the servers
     sum_ig y_ig*a_ig(T)*b_out,g            <=  I*T                    results into the servers
 
-Where K may be cut, a and size count multiply-adds instead (:mod:`cleave_plan.planning.volume`).
+Where K may be cut, a and size count multiply-adds instead (:mod:`cleave_plan.planning.volume`). With S_ig = a_ig(T)/size_g,
+v_g likewise, and L_rig the share of link r's budget that y_ig = 1 takes, the dual is
+
+    min  sum_i max(0, max_g (p_g*S_ig - sum_r mu_r*L_rig)) + max_g p_g*v_g + sum_r mu_r          sum_g p_g = 1,   p, mu >= 0
+
+so *any* prices p, mu prove that T is impossible where their value is below 1, however they were found. They are found by
+the program over bands of nearly equal devices (:mod:`cleave_plan.planning.bands`) and valued on every device of the fleet.
 
 The sum of separate bounds is not a bound: independent GEMMs share the fleet by groups of devices.
 """
@@ -18,21 +24,18 @@ The sum of separate bounds is not a bound: independent GEMMs share the fleet by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.ability import Ability, ability_of, bound_of
 from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.levelprogram import TOLERANCE, Shared, shared, supply_at
+from cleave_plan.planning.roots import NEVER, latest_short
 from cleave_plan.planning.terms import Terms
 
 Floats = NDArray[np.float64]
-
-_TOLERANCE = 1e-5
 
 
 def level_bound(
@@ -51,77 +54,20 @@ def level_bound(
         bound_of(part, own, Links(egress=links.egress, ingress=links.ingress, flop_per_s=rate), inner=inner)
         for part, own, rate in zip(parts, columns, rates, strict=True)
     ]
-    if len(parts) == 1:
-        return alone[0]
+    if len(parts) == 1 or max(alone) >= NEVER or max(alone) == 0:
+        return max(alone)
     abilities = [ability_of(part, own, inner=inner) for part, own in zip(parts, columns, strict=True)]
-    low, high = max(alone), sum(alone) * (1 + 1e-9)
-    if shares_at(abilities, links, rates, low).factor >= 1:
-        return low
-    while high - low > _TOLERANCE * high:
-        middle = (low + high) / 2
-        if shares_at(abilities, links, rates, middle).factor >= 1:
-            high = middle
-        else:
-            low = middle
-    return low
 
+    def valued(T: float) -> float:
+        supply = supply_at(abilities, links, rates, T)
+        return supply.value(shared(supply).prices)
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shares:
-    """The program's answer: lambda (on the safe side), each device's shares y[g, i], and the server's shares v[g]."""
-
-    factor: float
-    devices: Floats
-    server: Floats
+    return max(*alone, latest_short(valued, float(np.linalg.norm(alone)), TOLERANCE))
 
 
 def shares_at(
     abilities: Sequence[Ability], links: Links, rates: Sequence[float], T: float, stretch: Floats | float = 1.0
-) -> Shares:
-    """Solve the program above at ``T``, sizes multiplied by ``stretch``; its variables are y (g-major), v, lambda."""
-    amount = np.array([ability.amount(T) for ability in abilities])
-    count, devices = amount.shape
-    size = np.array([ability.size for ability in abilities]) * stretch
-    served = np.array([rate * T / ability.flop for ability, rate in zip(abilities, rates, strict=True)])
-    shares, g_of, i_of = count * devices, np.repeat(np.arange(count), devices), np.tile(np.arange(devices), count)
-    scaled = (amount / size[:, None]).ravel()
-    # Rows: count covers, then devices, then the server's time, then egress and ingress.
-    rows = [g_of, np.arange(count), np.arange(count), count + i_of, np.full(count, count + devices)]
-    places = [
-        np.arange(shares),
-        shares + np.arange(count),
-        np.full(count, shares + count),
-        np.arange(shares),
-        shares + np.arange(count),
-    ]
-    values = [-scaled, -served / size, np.ones(count), np.ones(shares), np.ones(count)]
-    limits = [np.zeros(count), np.ones(devices + 1)]
-    for budget, per_unit in _link_rows(abilities, links, T):
-        rows.append(np.full(shares, count + devices + len(limits) - 1))
-        places.append(np.arange(shares))
-        values.append((amount * per_unit).ravel() / budget)
-        limits.append(np.ones(1))
-    matrix = coo_array(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(places))),
-        shape=(sum(len(part) for part in limits), shares + count + 1),
-    )
-    goal = np.zeros(shares + count + 1)
-    goal[-1] = -1.0
-    answer = milp(goal, constraints=LinearConstraint(matrix.tocsr(), -np.inf, np.concatenate(limits)))
-    if answer.status != 0:
-        raise AssertionError(f"the level's bound program ended with: {answer.message}")
-    return Shares(
-        factor=float(answer.x[-1]) * (1 + 1e-7),  # on the safe side of the solver's own tolerance
-        devices=answer.x[:shares].reshape(count, devices), server=answer.x[shares:-1],
-    )  # fmt: skip
-
-
-def _link_rows(abilities: Sequence[Ability], links: Links, T: float) -> list[tuple[float, Floats]]:
-    """``(bytes that may pass in T, bytes per unit of each part and device)`` for the links that are limited."""
-    found: list[tuple[float, Floats]] = []
-    if np.isfinite(links.egress):
-        efficiency = np.array([ability.efficiency(T) for ability in abilities])
-        found.append((links.egress * T, 1 / np.maximum(efficiency, 1e-300)))
-    if np.isfinite(links.ingress):
-        found.append((links.ingress * T, np.array([[ability.out_bytes] for ability in abilities])))
-    return found
+) -> Shared:
+    """The program above at ``T``, sizes multiplied by ``stretch``. A device that the program splits goes to one of its
+    GEMMs whole, those of a band so that the band's shares are kept."""
+    return shared(supply_at(abilities, links, rates, T, stretch))

@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 WHOLE_SIDE = 256
-"""Sides of up to this length are taken at every integer."""
+"""Sides of up to this length are taken at every integer, unless the caller says otherwise."""
 
 _PLACES = 64
 """Places along a longer side."""
@@ -51,9 +51,9 @@ class Axis:
     whole: bool
 
 
-def axis_of(side: int, parts: int) -> Axis:
-    """The axis of a side that is shared by up to ``parts`` devices."""
-    if side <= WHOLE_SIDE:
+def axis_of(side: int, parts: int, whole_side: int = WHOLE_SIDE) -> Axis:
+    """The axis of a side that is shared by up to ``parts`` devices, at every integer up to ``whole_side``."""
+    if side <= whole_side:
         return Axis(side=side, places=np.arange(1.0, side + 1), whole=True)
     places = np.rint(np.geomspace(max(side / (_THINNEST * parts), 1.0), side, _PLACES))
     return Axis(side=side, places=np.unique(places), whole=False)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from cleave_plan.planning.bararrangement import Arrangement
 from cleave_plan.planning.barlayout import Strips, best_strips
-from cleave_plan.planning.groups import SQUARE, Abilities, filled, improved, members
+from cleave_plan.planning.groups import SQUARE, Abilities, filled, members
+from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -48,8 +49,8 @@ def slab_of(terms: Terms, able: Abilities, devices: Ints, seed: int) -> Slab | N
         if depth <= 0:
             break
         own = replace(own, depth=depth)
-        betas = (8.0, np.inf) if group is None else (np.inf,)
-        group = improved(own, filled(own, eta)[0] if group is None else group, eta, betas, _SWEEPS, seed + guess)
+        smooth = group is None
+        group = improved(own, filled(own, eta)[0] if group is None else group, eta, _SWEEPS, seed + guess, smooth=smooth)
         group = np.unique(group, return_inverse=True)[1].astype(np.int64)
         now = members(own, group, int(group.max()) + 1)
         budget, limit = now.operand / depth, now.limit(own)

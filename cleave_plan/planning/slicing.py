@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.rounding import Box
-from cleave_plan.planning.shapes import axis_of, subsets
-from cleave_plan.planning.slicing_item import Item, fastest
+from cleave_plan.planning.shapes import WHOLE_SIDE, axis_of, subsets
+from cleave_plan.planning.slicing_item import EXACT_SIDE, Item, fastest
 from cleave_plan.planning.slicing_search import searched
 from cleave_plan.planning.terms import Terms
 
@@ -41,11 +41,11 @@ def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: f
     if terms.columns > terms.rows:
         turned = slicing_tilings(terms.transposed(), devices, order, beat_s, floor_s)
         return None if turned is None else [(d, left, right, top, bottom) for d, top, bottom, left, right in turned]
-    down, across = axis_of(terms.rows, len(order)), axis_of(terms.columns, len(order))
+    few = len(order) <= EVERY_SUBSET
+    down, across = (axis_of(side, len(order), WHOLE_SIDE if few else EXACT_SIDE) for side in (terms.rows, terms.columns))
     item = Item(terms=terms, devices=devices.take(order), down=down, across=across)
     if beat_s <= floor_s * (1 + item.worth) or terms.columns == 1:
         return None
-    few = len(order) <= EVERY_SUBSET
     found = fastest(item, subsets(len(order)), beat_s, floor_s) if few else searched(item, beat_s, floor_s)
     if found is None or found[0] >= beat_s:
         return None

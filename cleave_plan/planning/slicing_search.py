@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 GROUPS = 8
 """Groups that are rearranged at once."""
 
-STEPS, PATIENCE = 60, 20
+STEPS, PATIENCE = 60, 12
 """Rearrangements that are tried at the most, and in a row without a larger cover."""
 
 LENIENCE = 2e-3

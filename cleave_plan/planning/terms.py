@@ -91,6 +91,11 @@ def eligible(terms: Terms, devices: DeviceColumns) -> Bools:
     return (terms.stream_bytes <= STREAM_SHARE * devices.memory) & (terms.held_bytes <= room)
 
 
+def only(devices: DeviceColumns, able: Bools) -> DeviceColumns:
+    """The others get a latency that keeps them out of every bound and tiling."""
+    return replace(devices, latency=np.where(able, devices.latency, np.inf))
+
+
 def _chain_terms(gemm: Gemm, form: ChainForm, copies: int) -> Terms:
     """Rows of a chain; its one column stands for the item."""
     shape = gemm.shape

@@ -71,7 +71,7 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
     ways = [(transposed, terms.transposed() if transposed else terms) for transposed in (False, True)]
     found = [group_into_strips(own, devices, order, floor_s) for _, own in ways]
     best = min((groups.seconds for groups in found if groups is not None), default=np.inf)
-    beat_s = np.inf
+    few, beat_s = 1 < len(order) <= MOST, np.inf
     for (transposed, own), groups in zip(ways, found, strict=True):
         made = []
         if groups is not None and groups.seconds <= best * _ABOUT_AS_GOOD:
@@ -79,9 +79,9 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
         if len(order) <= SMALL_FLEET:
             made.append(round_strips(own, devices, _one_line(own, order, max(best, floor_s))))
         for boxes in made:
-            beat_s = min(beat_s, makespan(own, devices, boxes))
+            beat_s = min(beat_s, makespan(own, devices, boxes)) if few else beat_s
             yield transposed, boxes
-    if 1 < len(order) <= MOST:
+    if few:
         nested = slicing_tilings(terms, devices, order, beat_s, floor_s)
         if nested is not None:
             yield False, nested

@@ -37,7 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.bounds import Links, bisect_infeasible, capacity, covered, gemm_bound
+from cleave_plan.planning.bounds import Links, capacity, covered, gemm_bound
+from cleave_plan.planning.roots import latest_short
 from cleave_plan.planning.terms import Terms
 
 Floats = NDArray[np.float64]
@@ -126,12 +127,10 @@ def volume_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
     able = volume_capacity(terms, devices)
     least_out = min(terms.out_bytes, terms.accumulator_bytes)
 
-    def feasible(T: float) -> bool:
-        rest = size - links.flop_per_s * T / 2
-        if rest <= 0:
-            return True
-        if rest / terms.depth * least_out > links.ingress * T or float(able.volume(T).sum()) < rest:
-            return False
-        return bool(np.isinf(links.egress)) or covered(*able.hull(T), links.egress * T) >= rest
+    def done(T: float) -> float:
+        most = min(float(able.volume(T).sum()), links.ingress * T / least_out * terms.depth)
+        if np.isfinite(links.egress):
+            most = min(most, covered(*able.hull(T), links.egress * T))
+        return (most + links.flop_per_s * T / 2) / size
 
-    return bisect_infeasible(feasible, 1.0)
+    return latest_short(done, 1.0)

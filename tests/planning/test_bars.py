@@ -18,7 +18,8 @@ from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.planning.bars import VolumeBox, bar_tilings
 from cleave_plan.planning.bounds import Links
-from cleave_plan.planning.groups import SQUARE, abilities, filled, improved, members
+from cleave_plan.planning.groups import SQUARE, abilities, filled, members
+from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.terms import terms_of
 from cleave_plan.planning.volume import volume_bound
 from cleave_plan.workload.gemm import Gemm
@@ -151,14 +152,14 @@ def test_moves_and_swaps_gain(count: int) -> None:
     terms = terms_of(gemm_of("g", (1, 131072, 20480, 5120), dtype=HALF))
     able = abilities(terms, columns, volume_bound(terms, columns, FREE) * 1.02)
     group, labels = filled(able)
-    better = improved(able, group, SQUARE, (8.0, math.inf), 10, 1)
+    better = improved(able, group, SQUARE, 10, 1, smooth=True)
     assert better.shape == (count,)
     assert better.max() < labels
 
     def worth(group: np.ndarray) -> float:
         now = members(able, group, labels)
         used = now.size > 0
-        return float(able.worth(now.operand[used], now.limit(able)[used], SQUARE, math.inf).sum())
+        return float(able.worth(now.operand[used], now.limit(able)[used], SQUARE).sum())
 
     assert worth(better) > worth(group)
     now = members(able, better, labels)
