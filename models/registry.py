@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import onnx
 
-from models import bert, gpt2, llama, opt, small, vit
+from models import bert, gpt2, llama, opt, resnet, small, vit
 from models.builder import Dims, GraphBuilder, Seeded, Weightless, WeightSource
 
 DTYPES = ("float16", "float32")
@@ -114,6 +114,15 @@ _PUBLISHED = (
         seeded=False,
         max_seq=None,
         source="Dosovitskiy et al. 2021, arXiv:2010.11929; config.json of google/vit-base-patch16-224 on the Hugging Face hub",
+    ),
+    Entry(
+        name="resnet-50",
+        record=partial(resnet.build, config=resnet.ResNetConfig(blocks=(3, 4, 6, 3))),
+        kind="vision",
+        dtype="float32",
+        seeded=False,
+        max_seq=None,
+        source="He et al. 2015, arXiv:1512.03385, table 1, with the strides of torchvision's resnet50; batch norms folded",
     ),
 )
 

@@ -28,6 +28,7 @@ def make_plan(
     *,
     without: Iterable[str] = (),
     constraints: Sequence[Constraint] = (),
+    percentile: float | None = None,
     gap: float = 1e-3,
     time_limit_s: float = 60.0,
     progress: Progress = silent,
@@ -35,14 +36,15 @@ def make_plan(
     """The plan of least predicted batch time, with a bound on how far it can be from the best.
 
     ``without`` switches choices off ("server": no GEMM stays on a server); ``constraints`` are demands that the plan obeys
-    (:func:`load_constraints`); ``gap`` is the relative gap and ``time_limit_s`` the time after which the integer program
-    may stop. Raises InfeasibleError with the facts when a GEMM fits nowhere or the constraints cannot hold together.
+    (:func:`load_constraints`); ``percentile`` (50 to 100) takes figures whose spread was measured at that percentile of their
+    samples; ``gap`` is the relative gap and ``time_limit_s`` the time after which the integer program may stop. Raises
+    InfeasibleError with the facts when a GEMM fits nowhere or the constraints cannot hold together.
     """
     from cleave_plan.planning.planner import make_plan as plan
 
     return plan(
-        workload, fleet, without=frozenset(without), constraints=tuple(constraints), gap=gap, time_limit_s=time_limit_s,
-        progress=progress,
+        workload, fleet, without=frozenset(without), constraints=tuple(constraints), percentile=percentile, gap=gap,
+        time_limit_s=time_limit_s, progress=progress,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ Examples:
   cleave-plan plan model.onnx --fleet fleet.yaml --servers 2 --gap 0.01 --time-limit 30 -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers main,spare --without server -o plan.json --json
   cleave-plan plan model.onnx --fleet fleet.yaml --constraints constraints.yaml -o plan.json
+  cleave-plan plan model.onnx --fleet fleet.yaml --percentile 90 -o plan.json
   cleave-plan plan model.onnx --dim batch=8 --fleet fleet.yaml --sweep devices=2,4,8,16
   cleave-plan plan model.onnx --fleet fleet.yaml --sweep batch=1,8,64 -o knee.json
 """
@@ -59,6 +60,13 @@ SWITCHES = ("chains", "inner", "level-joint", "server", "shared")
     "--constraints", "constraints_file", metavar="FILE", type=input_file,
     help="Demands on the plan (YAML): modes or servers of GEMMs; devices to leave out, their memory, work and time.",
 )  # fmt: skip
+@click.option(
+    "--percentile",
+    metavar="P",
+    type=click.FloatRange(50, 100, max_open=True),
+    help="Take figures whose spread was measured as good as they are in P of 100 samples, or better. Default: as the fleet "
+    "gives them (medians).",
+)
 @click.option(
     "--gap",
     metavar="G",
@@ -96,6 +104,7 @@ def plan(
     servers: str | None,
     without: tuple[str, ...],
     constraints_file: Path | None,
+    percentile: float | None,
     gap: float,
     time_limit: float,
     sweep: tuple[str, tuple[int, ...]] | None,
@@ -123,7 +132,9 @@ def plan(
         "training": training,
     }  # fmt: skip
     demands = load_constraints(constraints_file) if constraints_file is not None else ()
-    options: dict[str, Any] = {"without": without, "constraints": demands, "gap": gap, "time_limit_s": time_limit}
+    options: dict[str, Any] = {
+        "without": without, "constraints": demands, "percentile": percentile, "gap": gap, "time_limit_s": time_limit,
+    }  # fmt: skip
     if sweep is not None:
         _sweep(model, fleet, sweep, output, as_json, sizes | options)
         return

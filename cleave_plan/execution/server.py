@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cleave_plan.execution.admission import Placed
+from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
-from cleave_plan.execution.tiles import LevelRun, Tally
-from cleave_plan.onnx_io.backends import Value
+from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
 from cleave_plan.onnx_io.importer import ImportedModel
+from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
+from cleave_plan.onnx_io.refusal import Value
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
@@ -23,6 +25,7 @@ class RunResult:
     """What a run gave.
 
     ``level_s[d]``: seconds of level d with the server nodes before it; the last entry is what follows the last level.
+    ``timings[d]``: what of them the tiles of level d took, from the first one's leaving to the last result.
     ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
     carry them. ``tiles_run`` are those of devices, ``tiles_on_server`` those that a plan leaves to the server in a GEMM that
     devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
@@ -32,6 +35,7 @@ class RunResult:
     outputs: Mapping[str, Value]
     seconds: float
     level_s: tuple[float, ...]
+    timings: tuple[LevelTiming, ...]
     tiles_run: int
     tiles_on_server: int
     gemms_on_devices: int
@@ -59,7 +63,10 @@ class Walk:
         workload = imported.workload
         self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
         self._weights = Weights(imported.model, imported.path)
-        self._runtime = ServerRuntime(imported.model, self._weights, choice=runtime, where=str(imported.path))
+        outlets = Outlets(room=engine.empty, shapes=imported.tensor_shapes, threads=usable_cores())
+        self._runtime = ServerRuntime(
+            imported.model, self._weights, choice=runtime, where=str(imported.path), outlets=outlets
+        )  # fmt: skip
         # A pinned GEMM is a part of its node, which runs with the server's other nodes.
         own = [gemm for gemm in workload.gemms if not gemm.pinned]
         first = [gemm.name for gemm in own if gemm.name in placed]
@@ -69,6 +76,8 @@ class Walk:
         self._total = sum(len(place.away) for place in placed.values())
         self._tally = Tally()
         self._next_job = 0
+        self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in own}
+        self._shared: dict[str, Value] = {}
 
     def _run_order(self, levels: dict[str, int]) -> RunOrder:
         """Segments and levels; ``levels`` of the outputs of single GEMMs. A chain's nodes are all in the chain's level."""
@@ -83,12 +92,12 @@ class Walk:
         """The outputs for ``values`` (graph inputs by name)."""
         begin = time.perf_counter()
         self._tally = Tally()
-        level_s = []
+        level_s, timings = [], []
         for depth, segment in enumerate(self._order.segments):
             start = time.perf_counter()
             values.update(self._runtime.run(segment, values))
             if depth < len(self._levels):
-                self._run_level(depth, values)
+                timings.append(self._run_level(depth, values))
             for name in self._order.dead_after[depth]:
                 values.pop(name, None)
             level_s.append(time.perf_counter() - start)
@@ -96,14 +105,14 @@ class Walk:
         all_gemms = sum(len(place.members) for place in self._placed.values())
         return RunResult(
             outputs={value.name: self._value(value.name, values) for value in self._imported.model.graph.output},
-            seconds=time.perf_counter() - begin, level_s=tuple(level_s),
+            seconds=time.perf_counter() - begin, level_s=tuple(level_s), timings=tuple(timings),
             tiles_run=self._tally.tiles, tiles_on_server=self._tally.at_home,
             gemms_on_devices=on_devices, gemms_on_server=all_gemms - on_devices,
             bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
         )  # fmt: skip
 
-    def _run_level(self, depth: int, values: dict[str, Value]) -> None:
+    def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         level = LevelRun(
             self._engine, self._tally, self._next_job, total=self._total,
@@ -118,18 +127,30 @@ class Walk:
         results: dict[str, Value] = {}
         for name in self._levels[depth]:
             if not self._placed[name].tiles:
-                for node in (self._imported.nodes[member.name] for member in self._placed[name].members):
-                    results.update(self._runtime.run(segment_of([node], node.output), values))
-        for job, result in level.finish().items():
+                for member in self._placed[name].members:
+                    results.update(self._runtime.run(self._alone[member.name], values))
+        finished = level.finish()
+        timing = level.timing
+        for job, result in finished.items():
             results.update(lowered[job].finish(result))
         values.update(results)
+        return timing
 
     def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
         """The operands of a product or a chain."""
         placed, nodes = self._placed[name], self._imported.nodes
         if name in self._chains:
-            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._value(tensor, values))
-        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._value(tensor, values))
+            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._operand(tensor, values))
+        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._operand(tensor, values))
+
+    def _operand(self, name: str, values: Mapping[str, Value]) -> Value:
+        """A tensor that devices read; a weight lies within their reach from its first use on."""
+        if name in values:
+            return values[name]
+        if name not in self._shared:
+            weight = self._weights[name]
+            self._shared[name] = self._engine.share(weight) if weight.nbytes >= LARGE_BYTES else weight
+        return self._shared[name]
 
     def _value(self, name: str, values: Mapping[str, Value]) -> Value:
         return values[name] if name in values else self._weights[name]

@@ -5,6 +5,7 @@ All that a run does about devices that are lost, fail or are late is done here: 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,16 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LevelTiming:
+    """How long a level took from its first tile's leaving: ``seconds`` until all results were put together, ``device_s`` until
+    the last result of each device was there. A level that the server does alone has no devices and takes what its GEMMs take.
+    """
+
+    seconds: float
+    device_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """One product of the level."""
 
@@ -55,6 +66,14 @@ class LevelRun:
         self._engine, self._tally, self._next_job = engine, tally, first_job
         self._total, self._label, self._progress = total, label, progress
         self._parts: dict[int, _Part] = {}
+        self._began = time.perf_counter()
+        self._sent = False
+        self._device_s: dict[str, float] = {}
+
+    @property
+    def timing(self) -> LevelTiming:
+        """What it took so far."""
+        return LevelTiming(seconds=time.perf_counter() - self._began, device_s=dict(self._device_s))
 
     def add(self, placed: Placed, lowered: Operands) -> int:
         """Send the tiles of a product to their devices; returns at once, with the product's job number."""
@@ -63,6 +82,8 @@ class LevelRun:
         whole = self._engine.open(job, lowered.work, lowered.arrays) if placed.away else None
         assembly = Assembly(lowered.work, boxes, lowered.along, whole=whole)
         self._parts[job] = _Part(placed=placed, lowered=lowered, assembly=assembly)
+        if placed.away and not self._sent:
+            self._began, self._sent = time.perf_counter(), True
         for tile, (device, box) in placed.away.items():
             self._engine.send(Task(job, tile, device, box))
         return job
@@ -92,6 +113,7 @@ class LevelRun:
             task = event.task
             self._parts[task.job].assembly.add(task.tile, event.result, in_place=event.in_place)
             self._tally.count(event)
+            self._device_s[task.device] = time.perf_counter() - self._began
             self._progress(self._tally.tiles, self._total, self._label)
         elif isinstance(event, Failed):
             raise ExecutionError(

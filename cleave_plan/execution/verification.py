@@ -29,13 +29,13 @@ import numpy as np
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.onnx_io.kinds import is_quantised
 from cleave_plan.onnx_io.whole_model import (
     Selection,
     WholeModel,
     chosen_scores,
     computed_tensors,
     draws_random_numbers,
-    is_quantised,
     selection_of,
 )
 from cleave_plan.plan.plan import Plan

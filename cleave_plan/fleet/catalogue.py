@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.fleet.device import Provenance
+from cleave_plan.fleet.device import Provenance, Spread
 from cleave_plan.fleet.figures import (
     DEVICE_SPECS,
     FLOPS,
@@ -84,11 +84,17 @@ def _entry(entries: Mapping[str, CatalogueEntry], kind: str, name: str, place: s
 
 
 def with_overhead(figures: Mapping[str, Figure], overhead: Figure | None) -> dict[str, Figure]:
-    """``figures`` with the per-message overhead added to the latency, which a device pays as one figure per tile."""
+    """``figures`` with the per-message overhead added to the latency, which a device pays as one figure per tile.
+
+    Their quartiles add up as if both were slow at the same time, which widens the spread of the sum if anything.
+    """
     latency = figures.get("latency")
     if overhead is None or latency is None:
         return dict(figures)
-    return dict(figures) | {"latency": Figure(value=latency.value + overhead.value, provenance=latency.provenance)}
+    parts = [(f.spread or Spread(lower=f.value, upper=f.value, samples=0)) for f in (latency, overhead)]
+    counts = [part.samples for part in parts if part.samples]
+    spread = Spread(lower=sum(p.lower for p in parts), upper=sum(p.upper for p in parts), samples=min(counts)) if counts else None
+    return dict(figures) | {"latency": Figure(value=latency.value + overhead.value, provenance=latency.provenance, spread=spread)}
 
 
 @cache

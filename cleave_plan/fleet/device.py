@@ -35,6 +35,15 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far samples of a measured figure lay apart: their quartiles (in its unit) and how many there were."""
+
+    lower: float
+    upper: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyPoint:
     """A tile of ``flop`` FLOP runs at ``fraction`` of the device's FLOP/s figure (0 < fraction <= 1)."""
 
@@ -66,7 +75,8 @@ class Device:
 
     ``flop_per_s`` maps an element type ("float32", ... or "any") to its sustained FLOP/s on large tiles;
     ``efficiency`` (sorted by ``flop``, may be empty = always 1) says what share of it a smaller tile reaches.
-    ``latency_s`` is paid once per tile and includes the per-message overhead.
+    ``latency_s`` is paid once per tile and includes the per-message overhead. ``spread`` has the quartiles of figures that
+    were measured several times, by their name in fleet files ("downlink", "flops.float32"); figures are medians then.
     """
 
     name: str
@@ -78,6 +88,7 @@ class Device:
     power_watt: float | None = None
     efficiency: tuple[EfficiencyPoint, ...] = ()
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    spread: Mapping[str, Spread] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
@@ -95,6 +106,22 @@ class Device:
             _require_positive(owner, "efficiency flop", point.flop)
             if not 0 < point.fraction <= 1:
                 raise InputFileError(f"efficiency {point.fraction!r}", where=owner, expected="a fraction above 0, at most 1")
+        if self.spread:
+            self._check_spread(owner)
+
+    def _check_spread(self, owner: str) -> None:
+        known = {"downlink": self.downlink_bytes_per_s, "uplink": self.uplink_bytes_per_s, "latency": self.latency_s}
+        known |= {f"flops.{dtype}": value for dtype, value in self.flop_per_s.items()}
+        for name, spread in self.spread.items():
+            if name not in known:
+                raise InputFileError(f"a spread of {name!r}", where=owner, expected=f"one of {', '.join(sorted(known))}")
+            above_0 = spread.lower > 0 or name == "latency"
+            rising = 0 <= spread.lower <= known[name] <= spread.upper < math.inf
+            if not (rising and above_0 and spread.samples >= 1):
+                raise InputFileError(
+                    f"quartiles {spread.lower!r} and {spread.upper!r} of {spread.samples} samples around {name} {known[name]!r}",
+                    where=owner, expected="a lower quartile, the figure and an upper quartile, rising, of 1 sample or more",
+                )  # fmt: skip
 
     def rate(self, dtype: DType) -> float:
         """Sustained FLOP/s for ``dtype``; raises MissingFigureError when neither it nor "any" is known."""

@@ -13,22 +13,13 @@ from dataclasses import dataclass
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError, MissingFigureError
-from cleave_plan.fleet.device import ANY_DTYPE, Device, EfficiencyPoint, Provenance, Server
+from cleave_plan.fleet.device import ANY_DTYPE, Device, EfficiencyPoint, Provenance, Server, Spread
 from cleave_plan.fleet.provenance import weakest
 from cleave_plan.fleet.reading import kind_of, unknown
 from cleave_plan.units import Unit, parse
 
 FLOPS, PEAK, SUSTAINED, OVERHEAD = "flops", "peak", "sustained", "overhead"
 DTYPE_NAMES = (ANY_DTYPE, *(dtype.value for dtype in DType if dtype is not DType.STRING))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How far samples of a measured figure lay apart: their quartiles (in its unit) and how many there were."""
-
-    lower: float
-    upper: float
-    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +141,11 @@ def build_device(
         flop_per_s={key.partition(".")[2]: figure.value for key, figure in flops.items()},
         efficiency=efficiency,
         provenance=provenance,
+        spread={
+            key: figure.spread
+            for key, figure in figures.items()
+            if figure.spread is not None and (key in LINK_SPECS or key in flops)
+        },
         **fields,  # type: ignore[arg-type]
     )
 

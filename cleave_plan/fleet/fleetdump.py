@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.fleet.device import Device, Fleet, Provenance, Server
+from cleave_plan.fleet.device import Device, Fleet, Provenance, Server, Spread
 from cleave_plan.fleet.figures import DEVICE_SPECS, FLOPS, FLOPS_SPEC, SERVER_SPECS, figures_of
 from cleave_plan.fleet.reading import LONGEST_NAME, is_clean
-from cleave_plan.fleet.sections import EFFICIENCY, Curve, check_marked
+from cleave_plan.fleet.sections import EFFICIENCY, SPREAD, Curve, check_marked
 from cleave_plan.fleet.table import PROVENANCE, write_table
 from cleave_plan.units import Unit, format_exact
 
@@ -84,7 +84,7 @@ def dump_fleet(fleet: Fleet, *, table_from: int = TABLE_FROM) -> str:
         _check_name(name)
     pool = _Pool()
     servers = ["servers:", *(f"  - {_member(server, pool)}" for server in fleet.servers)]
-    if len(fleet.devices) >= table_from:
+    if len(fleet.devices) >= table_from and not any(device.spread for device in fleet.devices):  # a table has no quartiles
         devices = write_table(fleet.devices, pool.marks, pool.curve)
     else:
         devices = ["devices:", *(f"  - {_member(device, pool)}" for device in fleet.devices)]
@@ -105,7 +105,15 @@ def _member(member: Device | Server, pool: _Pool) -> str:
         line[EFFICIENCY] = pool.curve(member)
     if member.provenance:
         line[PROVENANCE] = pool.marks(member)
+    if isinstance(member, Device) and member.spread:
+        line[SPREAD] = _flow({name: _quartiles(name, spread) for name, spread in sorted(member.spread.items())})
     return _flow(line)
+
+
+def _quartiles(name: str, spread: Spread) -> str:
+    spec = DEVICE_SPECS.get(name, FLOPS_SPEC)
+    lower, upper = (format_exact(value, spec.unit, bits=spec.bits) for value in (spread.lower, spread.upper))
+    return f"[{lower}, {upper}, {spread.samples}]"
 
 
 def _flow(entries: Mapping[str, str]) -> str:

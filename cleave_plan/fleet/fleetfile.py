@@ -12,7 +12,9 @@
 
 ``flops`` is one figure for every element type or a mapping. ``catalogue`` and ``link`` name entries of the shipped
 catalogue whose figures fill what the file leaves out (an own ``flops`` replaces the entry's, for all element types).
-``count`` makes NAME-1 .. NAME-N. Links and memory of servers may be ``unlimited``. What members share may stand apart
+``count`` makes NAME-1 .. NAME-N. ``spread: {downlink: [70 Mbit/s, 99 Mbit/s, 9]}`` gives quartiles and number of samples of
+a figure that is their median (flops, downlink, uplink, latency), for plans at a percentile
+(:mod:`cleave_plan.fleet.percentile`). Links and memory of servers may be ``unlimited``. What members share may stand apart
 (:mod:`cleave_plan.fleet.sections`), and a large fleet may be a ``table:`` (:mod:`cleave_plan.fleet.table`) instead of
 ``devices:``. Unknown keys, duplicate keys and bare numbers are refused.
 """
@@ -31,7 +33,7 @@ from cleave_plan.fleet.figures import DEVICE_SPECS, FLOPS, SERVER_SPECS, Figure,
 from cleave_plan.fleet.fleetdump import SCHEMA, dump_fleet
 from cleave_plan.fleet.identity import make_fleet
 from cleave_plan.fleet.reading import expect_count, expect_list, expect_mapping, expect_name, expect_text
-from cleave_plan.fleet.sections import EFFICIENCY, Marks, Shared, read_shared
+from cleave_plan.fleet.sections import EFFICIENCY, SPREAD, Marks, Shared, read_shared, read_spreads
 from cleave_plan.fleet.table import PROVENANCE, read_table
 from cleave_plan.fleet.textfile import read_text, write_text
 from cleave_plan.fleet.yamlfile import parse_yaml
@@ -41,7 +43,7 @@ __all__ = ["dump_fleet", "load_fleet", "parse_fleet", "save_fleet"]
 LARGEST_FLEET = 1_000_000
 _ROOT_KEYS = ("schema", "name", "sources", "provenance", "curves", "servers", "devices", "table")
 _SERVER_KEYS = ("name", "count", FLOPS, *SERVER_SPECS, PROVENANCE)
-_DEVICE_KEYS = ("name", "count", "catalogue", "link", FLOPS, *DEVICE_SPECS, EFFICIENCY, PROVENANCE)
+_DEVICE_KEYS = ("name", "count", "catalogue", "link", FLOPS, *DEVICE_SPECS, EFFICIENCY, PROVENANCE, SPREAD)
 _PASTE_SERVERS = (
     "paste and adapt: servers: [{name: server-1, flops: 1 TFLOP/s, memory: 4 TB, memory_bandwidth: 200 GB/s, "
     "egress: 100 Gbit/s, ingress: 100 Gbit/s}]"
@@ -125,6 +127,9 @@ def _read_device(item: object, shared: Shared, place: str, largest: int) -> Iter
     for key, spec in DEVICE_SPECS.items():
         if key in entry:
             figures[key] = Figure(value=read_figure(entry[key], spec, f"{place}.{key}"))
+    if SPREAD in entry:
+        for key, spread in read_spreads(entry[SPREAD], figures, f"{place}.{SPREAD}").items():
+            figures[key] = replace(figures[key], spread=spread)
     marks = _marks(entry, shared, place)
     inherited = {key: figure.provenance for key, figure in figures.items() if figure.provenance is not None}
     device = build_device(

@@ -14,16 +14,26 @@ from dataclasses import dataclass
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.fleet.catalogue import read_share
-from cleave_plan.fleet.device import EfficiencyPoint, Provenance
-from cleave_plan.fleet.figures import DEVICE_SPECS, FLOPS, SERVER_SPECS, FigureSpec, check_dtype, read_figure
+from cleave_plan.fleet.device import EfficiencyPoint, Provenance, Spread
+from cleave_plan.fleet.figures import (
+    DEVICE_SPECS,
+    FLOPS,
+    FLOPS_SPEC,
+    LINK_SPECS,
+    SERVER_SPECS,
+    Figure,
+    FigureSpec,
+    check_dtype,
+    read_figure,
+)
 from cleave_plan.fleet.provenance import read_reference, read_sources
-from cleave_plan.fleet.reading import expect_list, expect_mapping, expect_text, unknown
+from cleave_plan.fleet.reading import expect_count, expect_list, expect_mapping, expect_text, unknown
 from cleave_plan.units import Unit
 
 Marks = dict[str, Provenance]
 Curve = tuple[EfficiencyPoint, ...]
 
-EFFICIENCY = "efficiency"
+EFFICIENCY, SPREAD = "efficiency", "spread"
 MARKED = tuple(dict.fromkeys((FLOPS, EFFICIENCY, *DEVICE_SPECS, *SERVER_SPECS)))
 _POINT_SPEC = FigureSpec(unit=Unit.FLOP, field="flop")
 
@@ -96,3 +106,32 @@ def read_curve(value: object, place: str) -> Curve:
             raise InputFileError(f"found {pair[0]!r}", where=f"{here}[0]", expected="more FLOP than the point before")
         points.append(point)
     return tuple(points)
+
+
+def read_spreads(value: object, figures: Mapping[str, Figure], place: str) -> dict[str, Spread]:
+    """A device's ``spread:``: quartiles and number of samples of some of its figures (``flops``: of all element types).
+
+    Raises InputFileError for a figure that the device does not have, or that no sample varies.
+    """
+    found: dict[str, Spread] = {}
+    for key, item in expect_mapping(value, place).items():
+        here = f"{place}.{key}"
+        named = [name for name in figures if name == key or (key == FLOPS and name.startswith(f"{FLOPS}."))]
+        spec = FLOPS_SPEC if key.partition(".")[0] == FLOPS else LINK_SPECS.get(key)
+        if spec is None or not named:
+            known = [name for name in figures if name in LINK_SPECS or name.startswith(f"{FLOPS}.")]
+            raise unknown(f"figure {key!r}", key, known, place)
+        parts = expect_list(item, here, "three: lower quartile, upper quartile, samples, such as [70 Mbit/s, 99 Mbit/s, 9]")
+        if len(parts) != 3:
+            raise InputFileError(
+                f"found {len(parts)} items", where=here, expected="three: lower quartile, upper quartile, samples"
+            )
+        lower, upper = (read_figure(part, spec, f"{here}[{index}]") for index, part in enumerate(parts[:2]))
+        for name in named:
+            if not lower <= figures[name].value <= upper:
+                raise InputFileError(
+                    f"quartiles {parts[0]} and {parts[1]} around another figure", where=here,
+                    expected=f"a lower quartile, the device's {name} (the median) and an upper quartile, rising",
+                )  # fmt: skip
+        found |= dict.fromkeys(named, Spread(lower=lower, upper=upper, samples=expect_count(parts[2], f"{here}[2]", 2**31)))
+    return found

@@ -104,7 +104,7 @@ def _read_row(cells: list[str], columns: Sequence[_Column], shared: Shared, plac
         flop_per_s=flops,
         efficiency=shared.curve(text[EFFICIENCY], f"{place}.{EFFICIENCY}") if text.get(EFFICIENCY) else (),
         provenance=shared.marks(text[PROVENANCE], f"{place}.{PROVENANCE}") if text.get(PROVENANCE) else {},
-        **fields,
+        **fields,  # type: ignore[arg-type]
     )
 
 

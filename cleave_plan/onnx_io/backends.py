@@ -6,35 +6,38 @@ raises :class:`RefusedError` when it cannot run a segment; whether another can i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.kinds import is_quantised
 from cleave_plan.onnx_io.matrix_work import OWN
+from cleave_plan.onnx_io.ort_session import (
+    BoundSession,
+    Outlets,
+    constant_of,
+    is_large,
+    may_fuse,
+    refuse_foreign_types,
+    session_options,
+)
 from cleave_plan.onnx_io.own_ops import OWN_OPERATORS
 from cleave_plan.onnx_io.reference_ops import corrections
+from cleave_plan.onnx_io.refusal import RefusedError, Value, or_refused
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 
 Array = NDArray[Any]
-Result = TypeVar("Result")
-Value = Any
-"""What a tensor name stands for: an array, a list (ONNX sequence), or None (empty optional)."""
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", OWN})
 
-_EMBED_BELOW_BYTES = 1024
 _FIRST_IR_WITH_FREE_INITIALISERS = 4
-
-
-class RefusedError(Exception):
-    """A backend cannot run a segment; the message is its own."""
 
 
 class Prepared(Protocol):
@@ -63,73 +66,48 @@ class Reference:
         """Weights are handed over as inputs, so that they are never copied."""
         proto = segment_model(segment, self._model, values, self._weights, initialisers=())
         opset = next((entry.version for entry in proto.opset_import if not entry.domain), 1)
-        evaluator = _or_refused(lambda: ReferenceEvaluator(proto, new_ops=[*corrections(opset), *OWN_OPERATORS]))
+        evaluator = or_refused(lambda: ReferenceEvaluator(proto, new_ops=[*corrections(opset), *OWN_OPERATORS]))
 
         def run(values: Mapping[str, Value]) -> dict[str, Value]:
             feeds = {name: _value(name, values, self._weights) for name in segment.inputs}
             with np.errstate(all="ignore"):  # infinities and NaN are results like others
-                results = _or_refused(lambda: evaluator.run(list(segment.outputs), feeds))
+                results = or_refused(lambda: evaluator.run(list(segment.outputs), feeds))
             return dict(zip(segment.outputs, results, strict=True))
 
         return run
 
 
 class Onnxruntime:
-    """onnxruntime on the CPU, one thread a session: the cores belong to the workers."""
+    """onnxruntime on the CPU; ``outlets`` say where large results go and how many threads a segment may take."""
 
-    def __init__(self, model: onnx.ModelProto, weights: Weights) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: Weights, outlets: Outlets) -> None:
         import onnxruntime
 
         self.name = f"onnxruntime {onnxruntime.__version__}"
         self._ort = onnxruntime
         self._model = model
         self._weights = weights
+        self._outlets = outlets
+        self._quantised = is_quantised(model.graph)
 
     def prepare(self, segment: Segment, values: Mapping[str, Value]) -> Prepared:
         """A session with the weights as its initialisers, handed over once."""
         refuse_foreign_types(values[name] for name in segment.inputs if name in values)
-        constants = [name for name in segment.inputs if name not in values]
-        large = {name: self._weights[name] for name in constants if _is_large(self._weights[name])}
-        small = [numpy_helper.from_array(self._weights[name], name) for name in constants if name not in large]
-        proto = segment_model(
-            segment, self._model, values, self._weights, initialisers=[*small, *map(_placeholder, large, large.values())]
-        )
-        options = session_options(self._ort)
+        constants = {name: self._weights[name] for name in segment.inputs if name not in values}
+        initialisers = [constant_of(name, array) for name, array in constants.items()]
+        proto = segment_model(segment, self._model, values, self._weights, initialisers=initialisers)
+        options = session_options(
+            self._ort, threads=self._outlets.threads_for(segment.outputs), fuse=not self._quantised and may_fuse(segment.nodes)
+        )  # fmt: skip
+        large = {name: array for name, array in constants.items() if is_large(array)}
         shared = [self._ort.OrtValue.ortvalue_from_numpy(np.require(array, requirements=("C", "A"))) for array in large.values()]
         if large:
             options.add_external_initializers(list(large), shared)
-        session = _or_refused(
+        session = or_refused(
             lambda: self._ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         )
-
-        def run(values: Mapping[str, Value]) -> dict[str, Value]:
-            feeds = {name: values[name] for name in segment.inputs if name in values}
-            refuse_foreign_types(feeds.values())
-            results = _or_refused(lambda: session.run(list(segment.outputs), feeds))
-            return dict(zip(segment.outputs, results, strict=True))
-
-        return run
-
-
-def session_options(ort: Any) -> Any:
-    """Options of every session: one thread, no chatter, and only rewritings that keep the values.
-
-    Fusions of several operators into one do not always (quantised pairs round differently, an attribute that the fused
-    operator does not know is lost), and a run must agree with the model as it is written.
-    """
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    return options
-
-
-def refuse_foreign_types(values: Iterable[Value]) -> None:
-    """Raise RefusedError for element types that onnxruntime does not exchange with NumPy (bfloat16 and smaller floats)."""
-    for value in values:
-        if isinstance(value, np.ndarray) and value.dtype.isbuiltin != 1:
-            raise RefusedError(f"element type {value.dtype.name} cannot be handed to onnxruntime")
+        bound = BoundSession(session, segment.outputs, shared, self._outlets)
+        return lambda values: bound({name: values[name] for name in segment.inputs if name in values})
 
 
 def segment_model(
@@ -192,25 +170,3 @@ def _type_of(value: Value, declared: onnx.TypeProto | None) -> onnx.TypeProto:
 
 def _value(name: str, values: Mapping[str, Value], weights: Weights) -> Value:
     return values[name] if name in values else weights[name]
-
-
-def _is_large(array: Array) -> bool:
-    return array.nbytes >= _EMBED_BELOW_BYTES and array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"
-
-
-def _placeholder(name: str, array: Array) -> onnx.TensorProto:
-    """An initialiser whose data will be handed over beside the model."""
-    tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, text in (("location", "handed-over"), ("offset", "0"), ("length", str(array.nbytes))):
-        tensor.external_data.add(key=key, value=text)
-    return tensor
-
-
-def _or_refused(action: Callable[[], Result]) -> Result:
-    """Run ``action``; neither runtime has a base for its exceptions, so whatever it raises is a refusal."""
-    try:
-        return action()
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise RefusedError(f"{type(cause).__name__}: {str(cause).strip() or error}") from error

@@ -13,9 +13,9 @@ from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.chain import Work
 from cleave_plan.kernels.quantised import NOTHING, Companions
 from cleave_plan.kernels.tile import Product
-from cleave_plan.onnx_io.backends import Value
 from cleave_plan.onnx_io.chains import ChainOfNodes
 from cleave_plan.onnx_io.lowering import lower
+from cleave_plan.onnx_io.refusal import Value
 from cleave_plan.onnx_io.rules.forms import Lowered
 from cleave_plan.workload.gemm import Gemm, Join
 

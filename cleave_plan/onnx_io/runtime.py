@@ -16,9 +16,11 @@ import onnx
 
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.onnx_io.attributes import subgraphs
-from cleave_plan.onnx_io.backends import STANDARD_DOMAINS, Backend, Onnxruntime, Prepared, Reference, RefusedError, Value
+from cleave_plan.onnx_io.backends import STANDARD_DOMAINS, Backend, Onnxruntime, Prepared, Reference
 from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.ort_session import Outlets
+from cleave_plan.onnx_io.refusal import RefusedError, Value
 from cleave_plan.onnx_io.segments import Segment
 from cleave_plan.onnx_io.weights import Weights
 
@@ -36,12 +38,21 @@ class RuntimeChoice(StrEnum):
 class ServerRuntime:
     """Runs segments of one model; keeps a prepared session for each segment and kind of values.
 
-    ``notes`` tell the user what another runtime than the first had to run. Raises InputFileError when the model has
-    operators that the runtime at hand does not know, UsageError when onnxruntime is asked for and not installed.
+    ``outlets`` say where large results go; ``notes`` tell the user what another runtime than the first had to run. Raises
+    InputFileError when the model has operators that the runtime at hand does not know, UsageError when onnxruntime is asked
+    for and not installed.
     """
 
-    def __init__(self, model: onnx.ModelProto, weights: Weights, *, choice: str = RuntimeChoice.AUTO, where: str = "") -> None:
-        self._backends = _backends(model, weights, choice)
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: Weights,
+        *,
+        choice: str = RuntimeChoice.AUTO,
+        where: str = "",
+        outlets: Outlets | None = None,
+    ) -> None:
+        self._backends = _backends(model, weights, choice, outlets or Outlets())
         self._weights = weights
         self._where = where
         self._prepared: dict[tuple[Segment, Signature], Prepared] = {}
@@ -133,13 +144,13 @@ def onnxruntime_installed() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def _backends(model: onnx.ModelProto, weights: Weights, choice: str) -> list[Backend]:
+def _backends(model: onnx.ModelProto, weights: Weights, choice: str, outlets: Outlets) -> list[Backend]:
     if choice not in list(RuntimeChoice):
         raise UsageError(f"there is no runtime {choice!r}", expected=f"one of {', '.join(RuntimeChoice)}")
     if choice == RuntimeChoice.REFERENCE:
         return [Reference(model, weights)]
     if onnxruntime_installed():
-        return [Onnxruntime(model, weights), Reference(model, weights)]
+        return [Onnxruntime(model, weights, outlets), Reference(model, weights)]
     if choice == RuntimeChoice.ONNXRUNTIME:
         raise UsageError(
             "onnxruntime is asked for and not installed", remedy="install it with `pip install 'cleave-plan[ort]'`, or let "

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from cleave_plan.onnx_io.attributes import get_int, subgraphs
-from cleave_plan.onnx_io.backends import RefusedError, Value, session_options
+from cleave_plan.onnx_io.attributes import get_int
 from cleave_plan.onnx_io.importer import ImportedModel
+from cleave_plan.onnx_io.kinds import holds_operator
+from cleave_plan.onnx_io.ort_session import session_options
+from cleave_plan.onnx_io.refusal import RefusedError, Value
 from cleave_plan.onnx_io.runtime import RuntimeChoice, ServerRuntime, onnxruntime_installed
 from cleave_plan.onnx_io.segments import segment_of
 from cleave_plan.onnx_io.weights import Array, Weights, is_constant
@@ -21,25 +23,6 @@ _CARRIERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Uns
 _SELECTORS = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
 _RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"})
 _TRAINING_MODE = 2  # the input of Dropout that switches it on
-_QUANTISED = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearMatMul",
-        "QLinearConv",
-        "QGemm",
-        "QAttention",
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul",
-        "DynamicQuantizeLSTM",
-        "QuantisedMatMul",
-        "QuantisedGemm",
-        "QuantisedConv",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +110,7 @@ def computed_tensors(graph: onnx.GraphProto) -> list[str]:
 def draws_random_numbers(graph: onnx.GraphProto) -> bool:
     """Whether two runs of the graph may differ."""
     trains = any(node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE for node in graph.node)
-    return trains or _holds(graph, _RANDOM)
-
-
-def is_quantised(graph: onnx.GraphProto) -> bool:
-    """Whether the graph rounds values to a grid of its own, so that a small difference can become a step of it."""
-    return _holds(graph, _QUANTISED)
-
-
-def _holds(graph: onnx.GraphProto, operators: frozenset[str]) -> bool:
-    return any(node.op_type in operators or any(_holds(inner, operators) for inner in subgraphs(node)) for node in graph.node)
+    return trains or holds_operator(graph, _RANDOM)
 
 
 def chosen_scores(scores: Array, places: Array, selection: Selection) -> Array:

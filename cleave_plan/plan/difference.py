@@ -95,6 +95,7 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         "fleet": (_reference(before.fleet.name, before.fleet.sha256), _reference(after.fleet.name, after.fleet.sha256)),
         "training": (str(before.training).lower(), str(after.training).lower()),
         "servers": (", ".join(before.server_names), ", ".join(after.server_names)),
+        "percentile": (_percentile(before), _percentile(after)),
     }
     old, new = ({one.name: in_words(one) for one in plan.constraints} for plan in (before, after))
     pairs |= {f"constraints.{name}": (old.get(name, ""), new.get(name, "")) for name in sorted({*old, *new})}
@@ -103,6 +104,10 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         for name in sorted({*one, *other}):
             pairs[f"{kind}.{name}"] = (str(one.get(name, "")), str(other.get(name, "")))
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _percentile(plan: Plan) -> str:
+    return "" if plan.percentile is None else f"{plan.percentile:g}"
 
 
 def _reference(name: str, sha256: str) -> str:

@@ -238,3 +238,7 @@ class PlanDocument(_Document):
     assignments: Annotated[tuple[AssignmentDocument, ...], _of("The decisions; each GEMM of the model is in exactly one.")]
     notes: Annotated[tuple[str, ...], _of("Sentences that a reader of the plan must see.")]
     trips: Annotated[dict[str, Trips], _of("How often Loops of the model run, as bound, by name; absent: none was bound.")] = {}
+    percentile: Annotated[
+        Annotated[float, Meta(ge=50.0, lt=100.0, extra_json_schema={"x-unit": "percent"})] | None,
+        _of("Percentile of their samples at which figures with quartiles were taken; null or absent: as the fleet gives them."),
+    ] = None

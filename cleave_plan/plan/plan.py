@@ -156,7 +156,8 @@ class Plan:
     """A whole plan. ``dims``/``shapes``/``trips`` are the bindings it was made with; ``settings`` the planner's options in words.
 
     ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's. ``constraints``: what a
-    user demanded of it; the bound is then that of the constrained problem, as far as a note says.
+    user demanded of it; the bound is then that of the constrained problem, as far as a note says. ``percentile``: the figures of
+    devices that have quartiles were taken at it (:mod:`cleave_plan.fleet.percentile`); None: as the fleet gives them.
     """
 
     model: Reference
@@ -172,6 +173,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     training: bool = False
     trips: Mapping[str, int] = field(default_factory=dict)
+    percentile: float | None = None
     constraints: tuple[Constraint, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 

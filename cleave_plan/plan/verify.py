@@ -25,6 +25,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.fleet.device import Device, Fleet, Server
+from cleave_plan.fleet.percentile import at_percentile
 from cleave_plan.plan.comparison import TOLERANCE, compare
 from cleave_plan.plan.constraints import fleet_view
 from cleave_plan.plan.cover import Flaw, cover_flaw
@@ -68,7 +69,7 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
         return Verdict(findings=(*identity, joined), figures=None, **counts)
     gemms = {gemm.name: gemm for gemm in view.workload.gemms}
     cover = [*_covers(assignments, gemms)]
-    fleet = fleet_view(plan.constraints, fleet)
+    fleet = at_percentile(fleet_view(plan.constraints, fleet), plan.percentile)
     servers = _chosen(fleet.servers, plan.server_names)
     recount = Recount(workload, plan.assignments, fleet.devices, servers)
     figures = recount.figures()

@@ -22,6 +22,7 @@ from cleave_plan.cost.efficiency import device_columns
 from cleave_plan.cost.tile import price
 from cleave_plan.errors import InfeasibleError, UsageError
 from cleave_plan.fleet.device import Device, Fleet
+from cleave_plan.fleet.percentile import at_percentile
 from cleave_plan.plan.constraints import excluded, fleet_view, matches
 from cleave_plan.plan.objective import LevelTimes, Recount
 from cleave_plan.plan.plan import Assignment, Constraint, Mode, Plan
@@ -77,8 +78,8 @@ class _Teller:
     """Tells the stories of one plan."""
 
     def __init__(self, plan: Plan, workload: Workload, fleet: Fleet) -> None:
-        self._plan, self._workload, self._fleet = plan, workload, fleet
-        self._view = fleet_view(plan.constraints, fleet)
+        self._plan, self._workload, self._fleet = plan, workload, at_percentile(fleet, plan.percentile)
+        self._view = fleet_view(plan.constraints, self._fleet)
         self._gemms = {gemm.name: gemm for gemm in workload.gemms}
         self._without = frozenset(plan.settings.get("without", "").split(",")) & SWITCHES
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cleave_plan.errors import CleaveError, InfeasibleError, UsageError
 from cleave_plan.fleet.device import Fleet
+from cleave_plan.fleet.percentile import at_percentile, told
 from cleave_plan.plan.plan import Constraint, Plan, Reference, SolverReport, SolverStatus
 from cleave_plan.planning.candidates import Candidates, base_memory, total_bound
 from cleave_plan.planning.chains import usable_chains
@@ -37,6 +39,7 @@ def make_plan(
     *,
     without: frozenset[str] = frozenset(),
     constraints: Sequence[Constraint] = (),
+    percentile: float | None = None,
     gap: float = 1e-3,
     time_limit_s: float = 60.0,
     progress: Progress = silent,
@@ -46,7 +49,8 @@ def make_plan(
     ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
     operand or a result, "inner" the cutting of K, "level-joint" the sharing of the fleet by groups of devices in levels of
     several GEMMs, "chains" the computing of attention as one piece of work. ``constraints`` are a user's demands,
-    which the plan obeys and lists.
+    which the plan obeys and lists. ``percentile``: figures that were measured with their spread are taken at that percentile of
+    their samples (:mod:`cleave_plan.fleet.percentile`), times and bound are those of that fleet, and notes say what varies.
     ``gap`` is the integer program's relative gap (not the plan's, which is proven against the lower bound),
     ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists, naming constraints in conflict, and
     MissingFigureError when the fleet lacks a figure that is needed.
@@ -58,7 +62,11 @@ def make_plan(
     def plan(tagged: Workload, view: Fleet, rules: Rules) -> Plan:
         return _plan(tagged, view, rules, without, gap, time_limit_s, progress)
 
-    return plan_under(constraints, workload, fleet, plan) if constraints else plan(workload, fleet, Rules())
+    slower = at_percentile(fleet, percentile)
+    made = plan_under(constraints, workload, slower, plan) if constraints else plan(workload, slower, Rules())
+    if percentile is None:
+        return made
+    return replace(made, percentile=percentile, notes=(*made.notes, *told(fleet, percentile)))
 
 
 def _plan(

@@ -51,7 +51,7 @@ def _usable(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 def _timed(machine: Profile | CatalogueEntry, curves: Mapping[str, FittedCurve]) -> dict[str, Figure]:
     """FLOP/s by element type from timings."""
     return {
-        f"{FLOPS}.{dtype}": Figure(value=curve.flop_per_s, provenance=_timing_source(machine, dtype))
+        f"{FLOPS}.{dtype}": Figure(value=curve.flop_per_s, provenance=_timing_source(machine, dtype), spread=curve.spread)
         for dtype, curve in curves.items()
     }
 

@@ -15,8 +15,8 @@ from types import TracebackType
 
 from cleave_plan.errors import CleaveError, ExecutionError, InputFileError, UsageError
 from cleave_plan.fleet.catalogue import CatalogueEntry, catalogue
-from cleave_plan.fleet.device import Device, Provenance, Quality
-from cleave_plan.fleet.figures import Figure, Spread
+from cleave_plan.fleet.device import Device, Provenance, Quality, Spread
+from cleave_plan.fleet.figures import Figure
 from cleave_plan.fleet.reading import unknown
 from cleave_plan.profiles.assemble import assemble_device
 from cleave_plan.profiles.exchange import read_profiles, write_profiles

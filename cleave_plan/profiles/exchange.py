@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.fleet.device import Provenance, Quality
-from cleave_plan.fleet.figures import Figure, Spread
+from cleave_plan.fleet.device import Provenance, Quality, Spread
+from cleave_plan.fleet.figures import Figure
 from cleave_plan.fleet.textfile import read_text, write_text
 from cleave_plan.profiles.records import GemmMeasurement, Profile, ProfileKind
 

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
-from cleave_plan.fleet.device import Provenance, Quality
-from cleave_plan.fleet.figures import OVERHEAD, Figure, Spread
+from cleave_plan.fleet.device import Provenance, Quality, Spread
+from cleave_plan.fleet.figures import OVERHEAD, Figure
 from cleave_plan.profiles.linkwire import COUNT, DEFAULT_PORT, LARGEST, Header, Kind, Line, WireError, proof
 from cleave_plan.profiles.records import Profile, ProfileKind
 from cleave_plan.progress import Progress, silent

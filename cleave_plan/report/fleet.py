@@ -110,6 +110,9 @@ def _device_table(devices: Sequence[Device]) -> tuple[list[Column], list[list[st
     if any(device.efficiency for device in devices):
         columns.append(Column("curve", numeric=False))
         cells.append(lambda d: f"{len(d.efficiency)} points" if d.efficiency else "flat")
+    if any(device.spread for device in devices):
+        columns.append(Column("spread of", numeric=False))
+        cells.append(lambda d: ", ".join(sorted(d.spread)))
     columns.append(Column("known as", numeric=False))
     cells.append(_qualities)
     return columns, [[cell(device) for cell in cells] for device in devices]

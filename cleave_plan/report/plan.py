@@ -174,6 +174,8 @@ def _making(plan: Plan) -> list[Fact]:
     for server, used in plan.predicted.server_memory_bytes.items():
         facts.append(Fact(f"server {server}", _bytes(used), "weights and live activations that it holds"))
     facts += [Fact(name, value or "nothing") for name, value in plan.settings.items()]
+    if plan.percentile is not None:
+        facts.append(Fact("percentile", f"{plan.percentile:g}", "of the samples of figures that have a spread (see the notes)"))
     facts += [Fact("constraint", one.name, in_words(one)) for one in plan.constraints]
     return facts
 

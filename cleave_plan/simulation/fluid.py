@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cleave_plan.cost.sharing import fair_rates
 from cleave_plan.fleet.device import Server
 from cleave_plan.simulation.level import LevelRun, paced
-from cleave_plan.simulation.sharing import fair_rates
 from cleave_plan.simulation.variation import Factors
 from cleave_plan.simulation.work import LevelWork, Links
 

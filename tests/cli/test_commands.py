@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,25 @@ def test_plan(files: Files, tmp_path: Path) -> None:
     predicted = printed["predicted"]
     assert predicted["batch_s"] == pytest.approx(predicted["levels_s"] + predicted["server_operators_s"])
     assert predicted["gap"] == pytest.approx(1 - predicted["bound_s"] / predicted["ideal_levels_s"])
+
+
+def test_plan_at_a_percentile(files: Files, tmp_path: Path) -> None:
+    """A fleet file with quartiles, shown as such; the plan says its percentile and what varies, and `check` approves it."""
+    fleet, plan = tmp_path / "fleet.yaml", tmp_path / "plan.json"
+    first = files.fleet.read_text()
+    rate = re.search(r"downlink: ([^,]+),", first)
+    assert rate is not None
+    slow, fast = "1 kbit/s", "900 Gbit/s"
+    fleet.write_text(first.replace(rate[0], f"{rate[0]} spread: {{downlink: [{slow}, {fast}, 9]}},", 1))
+    assert "spread of" in text(cleave("fleet", "show", fleet))
+    options = ("--dim", "batch=64", "--fleet", fleet, "-o", plan)
+    shown = text(cleave("plan", files.model, *options, "--percentile", "75"))
+    for words in ("planned at percentile 75", "downlink at percentile 75 for 1 device", "no spread of downlink is known for"):
+        assert words in " ".join(shown.split())
+    assert load_plan(plan).percentile == 75
+    document(cleave("check", plan, "--model", files.model, "--fleet", fleet, "--json"))
+    document(cleave("explain", plan, "--model", files.model, "--fleet", fleet, "--json"))
+    assert cleave("plan", files.model, *options, "--percentile", "30").exit_code == 2
 
 
 def test_plan_options(files: Files, tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class InProcess:
         """An ordinary array."""
         return np.empty(shape, numpy_dtype(dtype))
 
+    def share(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
     def open(self, job: int, work: Work, operands: Sequence[np.ndarray | None]) -> np.ndarray:
         """Keep the operands."""
         whole = self.empty(work.whole_shape, work.out_dtype)

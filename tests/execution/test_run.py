@@ -51,6 +51,13 @@ def test_random_tiles_of_a_transformer_block(tmp_path: Path, runtime: str) -> No
     assert result.gemms_on_devices + result.gemms_on_server == 6
     assert result.tiles_run == sum(len(assignment.tiles) for assignment in plan.assignments)
     assert len(result.level_s) == 5
+    assert len(result.timings) == 4  # what follows the last level has no tiles
+    by_gemm = {name: assignment for assignment in plan.assignments for name in assignment.gemms}
+    for level, timing, seconds in zip(imported.workload.levels, result.timings, result.level_s, strict=False):
+        tiles = [by_gemm[imported.workload.gemms[place].name].tiles for place in level.gemms]
+        devices = {plan.device_names[device] for each in tiles for device in each.device.tolist()}
+        assert set(timing.device_s) == devices
+        assert all(0 < device_s <= timing.seconds <= seconds for device_s in timing.device_s.values())
 
 
 def test_convolutions_and_the_bytes_that_are_priced(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import CleaveError, ExecutionError, InputFileError, MissingFigureError
 from cleave_plan.fleet import textfile, yamlfile
-from cleave_plan.fleet.device import Device, EfficiencyPoint, Fleet, Provenance, Quality, Server
+from cleave_plan.fleet.device import Device, EfficiencyPoint, Fleet, Provenance, Quality, Server, Spread
 from cleave_plan.fleet.fleetfile import dump_fleet, load_fleet, parse_fleet, save_fleet
 from cleave_plan.fleet.identity import make_fleet
 from cleave_plan.fleet.provenance import BY_THE_FLEET, provenance_of
@@ -151,6 +152,12 @@ BAD = [
     (with_phone(("flops: 1 TFLOP/s", "flops: {}")), "empty mapping", "devices[0].flops"),
     (with_phone(("flops: 1 TFLOP/s", "flops: {fp32: 1 TFLOP/s}")), "unknown element type 'fp32'", "devices[0].flops"),
     (with_phone(("flops: 1 TFLOP/s", "flops: {float23: 1 TFLOP/s}")), "did you mean 'float32'", "devices[0].flops"),
+    (with_phone(("name: phone", "name: phone, spread: {downlnk: [1 MB/s, 9 MB/s]}")), "mean 'downlink'", "devices[0].spread"),
+    (with_phone(("name: phone", "name: phone, spread: {memory: [1 GB, 2 GB, 3]}")), "figure 'memory'", "devices[0].spread"),
+    (with_phone(("name: phone", "name: phone, spread: {uplink: [1 MB/s, 2 MB/s]}")), "found 2 items", "devices[0].spread.uplink"),
+    (with_phone(("name: phone", "name: phone, spread: {uplink: [2 MB/s, 3 MB/s, 5]}")), "rising", "devices[0].spread.uplink"),
+    (with_phone(("name: phone", "name: phone, spread: {uplink: [0 MB/s, 3 MB/s, 5]}")), "above 0", "devices[0].spread.uplink[0]"),
+    (with_phone(("name: phone", "name: phone, spread: {uplink: [1 MB/s, 3 MB/s, x]}")), "whole", "devices[0].spread.uplink[2]"),
     (with_phone(("name: phone", "name: phone, count: 0")), "whole number from 1", "devices[0].count"),
     (with_phone(("name: phone", "name: phone, count: 2.5")), "whole number from 1", "devices[0].count"),
     (with_phone(("name: phone", "name: phone, count: 99999999")), "whole number from 1", "devices[0].count"),
@@ -319,6 +326,16 @@ CURVES = st.lists(
 MARKS = st.dictionaries(st.sampled_from(["flops", "flops.float32", "downlink", "memory", "efficiency"]), SOURCES, max_size=3)
 
 
+def with_spread(device: Device, share: float | None, samples: int) -> Device:
+    """``device`` with quartiles around every figure that may have them (``share`` None: without)."""
+    if share is None:
+        return device
+    values = {f"flops.{dtype}": value for dtype, value in device.flop_per_s.items()}
+    values |= {"downlink": device.downlink_bytes_per_s, "uplink": device.uplink_bytes_per_s, "latency": device.latency_s}
+    quartiles = {name: Spread(lower=value * share, upper=value / share, samples=samples) for name, value in values.items()}
+    return replace(device, spread=quartiles)
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
     """Any fleet that a file can hold."""
@@ -332,7 +349,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
         egress_bytes_per_s=RATES | st.just(math.inf), ingress_bytes_per_s=RATES | st.just(math.inf),
         provenance=st.dictionaries(st.sampled_from(["flops", "egress"]), SOURCES),
     )  # fmt: skip
-    devices = draw(st.lists(device, min_size=1, max_size=4, unique_by=lambda member: member.name))
+    spread = st.builds(with_spread, device, st.none() | st.floats(0.1, 1), st.integers(1, 99))
+    devices = draw(st.lists(spread, min_size=1, max_size=4, unique_by=lambda member: member.name))
     servers = draw(st.lists(server, min_size=1, max_size=2, unique_by=lambda member: member.name))
     return make_fleet(draw(NAMES), servers, devices)
 

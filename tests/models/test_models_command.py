@@ -59,4 +59,4 @@ def test_refuses_with_a_sentence(
 def test_a_name_that_is_not_there_is_refused_in_python_too() -> None:
     """The function raises where the command exits."""
     with pytest.raises(ModelRequestError, match="--list"):
-        build("resnet-50")
+        build("resnet-9000")

@@ -30,6 +30,9 @@ PARAMETERS = {
     "bert-base": 109_482_240,  # BertModel of bert-base-uncased, pooler included, as Transformers prints it
     "gpt2": 124_439_808,  # GPT2LMHeadModel of gpt2, as Transformers prints it
     "vit-base": 86_567_656,  # num_params of vit_b_16 in torchvision
+    # num_params of resnet50 in torchvision is 25,557,032; folding leaves one of the two per channel of its batch norms, which
+    # have 26,560 channels (test_resnet_by_hand).
+    "resnet-50": 25_557_032 - 26_560,
 }
 
 
@@ -88,6 +91,19 @@ def test_llama_by_hand(name: str, layers: int, width: int, kv: int, ffn: int) ->
     """Two vocabulary tables; per layer q and out, narrower k and v, three feed-forward matrices, two norms; a last norm."""
     layer = 2 * width * width + 2 * width * kv + 3 * width * ffn + 2 * width
     assert 2 * 32000 * width + layers * layer + width == PARAMETERS[name]
+
+
+def test_resnet_by_hand() -> None:
+    """A 7 x 7 stem; per block 1 x 1, 3 x 3, 1 x 1 and at each stage's begin a projection; a bias per channel; the classifier."""
+    weights, channels = 7 * 7 * 3 * 64, 64
+    before = 64
+    for inner, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        outer = 4 * inner
+        weights += before * inner + outer * before + (blocks - 1) * outer * inner + blocks * (9 * inner * inner + inner * outer)
+        channels += outer + blocks * (2 * inner + outer)
+        before = outer
+    assert channels == 26_560
+    assert weights + channels + 2048 * 1000 + 1000 == PARAMETERS["resnet-50"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

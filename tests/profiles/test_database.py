@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cleave_plan.errors import ExecutionError, InputFileError, MissingFigureError, UsageError
-from cleave_plan.fleet.device import Provenance, Quality
-from cleave_plan.fleet.figures import Figure, Spread
+from cleave_plan.fleet.device import Provenance, Quality, Spread
+from cleave_plan.fleet.figures import Figure
 from cleave_plan.fleet.fleetfile import dump_fleet, parse_fleet
 from cleave_plan.fleet.provenance import provenance_of
 from cleave_plan.fleet.synthetic import reference_server

@@ -120,6 +120,9 @@ class Engine(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array without values, for operands that are about to be made."""
 
+    def share(self, array: Array) -> Array:
+        """The same numbers in an array like those of :meth:`empty`: for operands of many jobs, as weights are."""
+
     def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
         """Bring canonical operands (in the order of ``work.run``) within reach; the array of the whole result, unfilled."""
 

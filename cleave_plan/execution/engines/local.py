@@ -11,7 +11,6 @@ or stuck misses its heartbeats; one whose server dies ends by itself.
 
 from __future__ import annotations
 
-import os
 import selectors
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
+from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines import wire
 from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
 from cleave_plan.execution.engines.memory import Arena, Block
@@ -119,6 +119,15 @@ class LocalEngine:
         """An array in shared memory."""
         return self._arena.empty(shape, dtype)
 
+    def share(self, array: Array) -> Array:
+        """The numbers of ``array`` in shared memory."""
+        if self._arena.block_of(array) is not None:
+            return array
+        copy = self._arena.empty(array.shape, DType(array.dtype.name))
+        copy[...] = array
+        copy.flags.writeable = array.flags.writeable
+        return copy
+
     def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
         """Find or copy the operands into shared memory, and make room for the whole result there."""
         placed = [None if array is None else self._place(array) for array in operands]
@@ -207,15 +216,11 @@ class LocalEngine:
 
     def _place(self, array: Array) -> Array:
         """``array`` if it lies in shared memory, else a copy that does; one copy for jobs that are open together."""
-        if self._arena.block_of(array) is not None:
-            return array
         interface = array.__array_interface__
         key = (interface["data"][0], array.shape, array.strides, array.dtype)
         if key not in self._placed:
-            copy = self._arena.empty(array.shape, DType(array.dtype.name))
-            copy[...] = array
             # The array is kept: its address names it for only as long as it lives.
-            self._placed[key] = (array, copy)
+            self._placed[key] = (array, self.share(array))
         return self._placed[key][1]
 
     def _block(self, array: Array) -> Block:
@@ -330,11 +335,6 @@ class LocalEngine:
 
     def _is_open(self, job: int) -> bool:
         return job in self._jobs and not self._jobs[job].closed
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_out(load: Mapping[str, float], groups: int) -> list[tuple[str, ...]]:

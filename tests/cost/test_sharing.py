@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleave_plan.simulation.sharing import fair_rates
+from cleave_plan.cost.sharing import fair_rates
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 4))
