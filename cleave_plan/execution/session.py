@@ -37,12 +37,13 @@ class Session:
         runtime: str = "auto",
         progress: Progress = silent,
     ) -> None:
-        if plan.training:
+        self._imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
+        if plan.training and not self._imported.workload.has_backward:
             raise InputFileError(
                 "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
-                expected="a plan made without --training", remedy="plan the model again without --training to run it",
+                expected="a plan made without --training, or one of a gradient file",
+                remedy="plan the model again without --training, or plan what `cleave-plan gradient` makes of it",
             )  # fmt: skip
-        self._imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
         placed = admit(plan, self._imported.workload)
         self._load = device_load(placed.values())
         self._engine = LocalEngine(workers) if engine is None else engine

@@ -22,9 +22,10 @@ from cleave_plan.onnx_io.naming import first_output, inside, unique_names
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.order import reads
 from cleave_plan.onnx_io.parameters import constant_tensors
+from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.rules.forms import Form, Operator
-from cleave_plan.workload.gemm import Operand, Role
+from cleave_plan.workload.gemm import Operand, Phase, Role
 from cleave_plan.workload.graph import UnknownWork
 
 NO_RULE = "no rule counts the work of this operator"
@@ -42,6 +43,7 @@ class InnerGemm:
     b: Operand
     output: str
     out_dtype: DType
+    phase: Phase = Phase.FORWARD
 
     @property
     def macs(self) -> int:
@@ -179,7 +181,7 @@ def _node_work(node: onnx.NodeProto, operator: Operator, path: str, made: Pass, 
         gemms.append(
             InnerGemm(
                 name=name, node=path, op=node.op_type, form=pinned, a=a, b=b, output=scope.names.get(output, output),
-                out_dtype=out_dtype,
+                out_dtype=out_dtype, phase=phase_of(node),
             )
         )  # fmt: skip
     return InnerWork(gemms=tuple(gemms))

@@ -19,6 +19,7 @@ from cleave_plan.onnx_io.diagnosis import Diagnosis
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
+from cleave_plan.onnx_io.gradient_names import gradient_names
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.naming import first_output, unique_names
@@ -26,6 +27,7 @@ from cleave_plan.onnx_io.notes import make_notes
 from cleave_plan.onnx_io.operators import has_uncounted_matrix_work, operator_of
 from cleave_plan.onnx_io.order import node_label, reads_of
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
+from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.rules.forms import Form
@@ -92,6 +94,9 @@ def load_model(
     graph = file.model.graph
     bindings = bind_inputs(graph, int(file.model.ir_version), given.dims, given.shapes)
     check_trips(graph, given.trips)
+    names = gradient_names(file.model)
+    if names is not None:  # its parameters are inputs too, which needs no note
+        bindings = replace(bindings, defaults=tuple(name for name in bindings.defaults if name not in names.gradients))
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
     regions = walk.run(graph, facts)
@@ -230,8 +235,8 @@ class _Importer:
         out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
         origin = self.origins.get(node.name, Origin(self.names[index], node.op_type))
         return Gemm(
-            name=name, node=origin.name, op=origin.op, shape=form.shape, window=form.window, a=a, b=b, output=output,
-            out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
+            name=name, node=origin.name, op=origin.op, phase=phase_of(node), shape=form.shape, window=form.window, a=a, b=b,
+            output=output, out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
         )  # fmt: skip
 
     def _scale_bits(self, node: onnx.NodeProto, form: Form) -> float:
@@ -242,9 +247,9 @@ class _Importer:
 
     def _inner_gemm(self, index: int, found: InnerGemm) -> Gemm:
         return Gemm(
-            name=found.name, node=found.node, op=found.op, shape=found.form.shape, window=found.form.window, a=found.a, b=found.b,
-            output=found.output, out_dtype=found.out_dtype, level=self.schedule.depth[index], repeats=found.form.repeats,
-            pinned=found.form.pinned,
+            name=found.name, node=found.node, op=found.op, phase=found.phase, shape=found.form.shape, window=found.form.window,
+            a=found.a, b=found.b, output=found.output, out_dtype=found.out_dtype, level=self.schedule.depth[index],
+            repeats=found.form.repeats, pinned=found.form.pinned,
         )  # fmt: skip
 
     def _name(self, index: int, form: Form) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 import onnx
@@ -115,6 +115,19 @@ def _expand(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
     return [Fact(elem=inputs[0].elem, shape=broadcast(inputs[0].shape, target))]
 
 
+def _range(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
+    """Range: from 0 by 1 up to a size that only has a name, there are that many numbers."""
+    start, limit, step = (fact.value for fact in inputs[:3])
+    known = [value for value in (start, limit, step) if value is not None and value.size == 1]
+    if len(known) < 3:
+        return [Fact(elem=inputs[0].elem, shape=(None,))]
+    first, last, by = (value.ravel()[0] for value in known)
+    if all(not isinstance(number, str) and number is not None for number in (first, last, by)) and by:
+        return [Fact(elem=inputs[0].elem, shape=(max(ceil((last - first) / by), 0),))]
+    size = last if isinstance(last, str) and first == 0 and by == 1 else None
+    return [Fact(elem=inputs[0].elem, shape=(size,))]
+
+
 def broadcast(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """NumPy's broadcasting on shapes of which some sizes are open."""
     rank = max(len(left), len(right))
@@ -185,5 +198,6 @@ def like_first(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {
     ("", "Shape"): _shape, ("", "Size"): _size, ("", "Reshape"): _reshape, ("", "ConstantOfShape"): _constant_of_shape,
     ("", "Expand"): _expand, ("", "Conv"): conv_outputs, ("", "ConvTranspose"): _conv_transpose,
+    ("", "Range"): _range,
     ("", "SimplifiedLayerNormalization"): like_first,
 }  # fmt: skip

@@ -36,10 +36,13 @@ BACKWARD_TRAFFIC = 2
 def training_workload(forward: Workload) -> Workload:
     """``forward`` with its backward GEMMs, levels, operators and the memory that training needs.
 
-    Raises ValueError for a workload that has them already.
+    A workload with backward GEMMs of its own (of a gradient file) gets only the optimizer: its step, and the memory of its
+    state. Raises ValueError for a workload that is a training step already.
     """
     if forward.training:
         raise ValueError(f"{forward.name} is a training step already")
+    if forward.has_backward:
+        return _with_optimizer(forward)
     depth = len(forward.levels)
     gemms = list(forward.gemms)
     levels = list(forward.levels)
@@ -54,9 +57,16 @@ def training_workload(forward: Workload) -> Workload:
     levels, gemms = _without_empty(levels, gemms)
     return replace(
         forward, gemms=tuple(gemms), levels=tuple(levels), server_operators=_operators(forward, len(levels)),
-        parameters=_with_state(forward), notes=(*forward.notes, *_notes(forward)),
+        parameters=_with_state(forward, copies=2), notes=(*forward.notes, *_notes(forward)),
         chains=_chains(forward, gemms), training=True,
     )  # fmt: skip
+
+
+def _with_optimizer(step: Workload) -> Workload:
+    """A whole step's work with the optimizer; gradients are outputs of the step and count among its activations."""
+    operators = (*step.server_operators, _optimizer(step, len(step.levels)))
+    notes = (*step.notes, "training: the optimizer is counted as AdamW with float32 moments (assumed)")
+    return replace(step, server_operators=operators, parameters=_with_state(step, copies=1), notes=notes, training=True)
 
 
 def gradients(gemm: Gemm, level: int) -> list[Gemm]:
@@ -134,19 +144,22 @@ def _operators(forward: Workload, levels: int) -> tuple[ServerOperator, ...]:
         )
         for operator in reversed(forward.server_operators)
     ]  # fmt: skip
-    weights = sum(forward.parameters.values())
-    # Weights, gradients and moments are read; weights and moments are written.
-    step = ServerOperator(
-        name="optimizer", op="AdamW", level=levels, bytes=3 * weights + 2 * STATE_BYTES * forward.parameter_elements
+    return (*forward.server_operators, *backward, _optimizer(forward, levels))
+
+
+def _optimizer(workload: Workload, levels: int) -> ServerOperator:
+    """Weights, gradients and moments are read; weights and moments are written."""
+    weights = sum(workload.parameters.values())
+    return ServerOperator(
+        name="optimizer", op="AdamW", level=levels, bytes=3 * weights + 2 * STATE_BYTES * workload.parameter_elements
     )
-    return (*forward.server_operators, *backward, step)
 
 
-def _with_state(forward: Workload) -> dict[str, int]:
-    """Bytes that the servers hold for each parameter: weight, gradient, optimizer state."""
+def _with_state(forward: Workload, *, copies: int) -> dict[str, int]:
+    """Bytes that the servers hold for each parameter: optimizer state, and ``copies`` of its size (weight, gradient)."""
     total = sum(forward.parameters.values())
     state = STATE_BYTES * forward.parameter_elements / total if total else 0.0
-    return {name: round(size * (2 + state)) for name, size in forward.parameters.items()}
+    return {name: round(size * (copies + state)) for name, size in forward.parameters.items()}
 
 
 def _notes(forward: Workload) -> Iterable[str]:

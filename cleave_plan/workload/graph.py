@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cleave_plan.workload.chain import ChainForm
-from cleave_plan.workload.gemm import ClassKey, Gemm, GemmShape
+from cleave_plan.workload.gemm import ClassKey, Gemm, GemmShape, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,11 @@ class Workload:
     def gemm_flop(self) -> int:
         """2 * MACs."""
         return 2 * self.gemm_macs
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the model itself computes gradients (a gradient file)."""
+        return any(gemm.phase is not Phase.FORWARD for gemm in self.gemms)
 
     @property
     def unrecognised(self) -> tuple[ServerOperator, ...]:

@@ -14,7 +14,7 @@ from torch_values import Values, load_values
 from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.onnx_io.gradient.build import GradientModel, GradientOptions, gradient_model
 from cleave_plan.onnx_io.gradient.losses import LossSpec
-from cleave_plan.onnx_io.gradient.names import gradient_names
+from cleave_plan.onnx_io.gradient_names import gradient_names
 from models.registry import build
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "torch"

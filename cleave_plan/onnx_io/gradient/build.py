@@ -18,11 +18,11 @@ from cleave_plan.onnx_io.gradient.choice import choose
 from cleave_plan.onnx_io.gradient.forward import MODES, train_batch_norms, updated_statistics, write_forward
 from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_squared_error, scalar_output, target_fact
 from cleave_plan.onnx_io.gradient.modern import modernise
-from cleave_plan.onnx_io.gradient.names import GRADIENT_PREFIX, GradientNames
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
+from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
 from cleave_plan.onnx_io.order import graph_sources, reads_of
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model

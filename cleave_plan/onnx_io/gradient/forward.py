@@ -13,10 +13,10 @@ import onnx
 from onnx import helper
 
 from cleave_plan.onnx_io.attributes import get_float, get_int
-from cleave_plan.onnx_io.gradient.names import UPDATED_PREFIX
 from cleave_plan.onnx_io.gradient.rules.normalisation import batch_statistics
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
+from cleave_plan.onnx_io.gradient_names import UPDATED_PREFIX
 
 MODES = ("as-written", "batch")
 """How batch norms normalise: as the file says, or by the batch."""

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
+from cleave_plan.onnx_io.phases import PHASE
 from cleave_plan.onnx_io.shapes import ShapeWalk
-
-PHASE = "cleave_plan.phase"
-"""Key of a node's metadata: the phase of the training step ("forward", "dX", "dW") that its matrix work belongs to."""
 
 
 class Writer:

@@ -29,8 +29,31 @@ def matmul(op: Op) -> Partials:
         dy = dy.op("Unsqueeze", dy.ints(-2))
     return {
         0: lambda: dy.op("MatMul", right.swapped(), phase=op.phase(0)).summed_like(left).shaped_like(a),
-        1: lambda: left.swapped().op("MatMul", dy, phase=op.phase(1)).summed_like(right).shaped_like(b),
+        1: lambda: _of_right(op, left, right, dy).shaped_like(b),
     }
+
+
+def _of_right(op: Op, left: Tensor, right: Tensor, dy: Tensor) -> Tensor:
+    """A^T dY; stacks that share one B (the last axes of the stack, as in grouped-query attention) are one deeper product."""
+    shared = 0
+    while shared < dy.rank - 2 and _is_shared(left, right, dy, dy.rank - 3 - shared):
+        shared += 1
+    if shared:
+        lead = dy.sizes().op("Slice", dy.ints(0), dy.ints(dy.rank - 2 - shared))
+        ones = [1] * shared
+        left, dy = (
+            side.op("Reshape", lead.op("Concat", side.ints(*ones, -1), side.size_of(side.rank - 1), axis=0))
+            for side in (left, dy)
+        )
+    return left.swapped().op("MatMul", dy, phase=op.phase(1)).summed_like(right)
+
+
+def _is_shared(left: Tensor, right: Tensor, dy: Tensor, axis: int) -> bool:
+    """Whether B has one matrix for all of an axis of the stack along which A has its own."""
+    a, b, y = left.shape, right.shape, dy.shape
+    if a is None or b is None or y is None or len(a) != len(y) or len(b) != len(y):
+        return False
+    return b[axis] == 1 and y[axis] != 1 and a[axis] == y[axis]
 
 
 @gradient_of("Gemm")
