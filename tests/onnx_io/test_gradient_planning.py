@@ -85,19 +85,17 @@ def test_the_optimizer_comes_on_top(tmp_path: Path) -> None:
     assert sum(step.parameters.values()) == elements * (4 + 8)  # a float32 weight and two moments; gradients are activations
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_a_planned_step_gives_the_unsplit_numbers(tmp_path: Path, training: bool) -> None:
-    """Every GEMM of the step over six unequal devices: loss and gradients are those of the whole graph."""
-    path, step = tmp_path / "gpt.onnx", tmp_path / "step.onnx"
-    path.write_bytes(build("gpt-tiny").SerializeToString())
-    gradient(path, loss="cross-entropy", save_to=step)
-    dims = {"batch": 2, "seq": 8}
-    workload = load_onnx(step, dims=dims, training=training)
-    fleet = generate_fleet(6, preset="cleave", seed=3)
+def test_a_planned_step_gives_the_unsplit_numbers(tmp_path: Path) -> None:
+    """Convolutions and products of both passes over four unequal devices: loss and gradients are those of the whole graph."""
+    _, _, written = both("cnn", tmp_path)
+    step, dims = tmp_path / "cnn-step.onnx", MODELS["cnn"]
+    workload = load_onnx(step, dims=dims, training=True)
+    fleet = generate_fleet(4, preset="cleave", seed=3)
     plan = make_plan(workload, fleet, without=frozenset({"server"}))
     assert verify(plan, workload, fleet).ok
     rng = np.random.default_rng(5)
-    feeds = {name: rng.integers(0, 100, (2, 8)) for name in ("input_ids", "target")}
+    shape = next(info.shape for info in written.inputs if info.name != "target")
+    feeds = {written.inputs[0].name: rng.standard_normal(shape).astype(np.float32), "target": rng.integers(0, 10, shape[0])}
     split = run(plan, step, feeds)
     whole = WholeModel(load_model(step, dims=dims)).run(feeds)
     assert split["loss"] == pytest.approx(whole["loss"], rel=1e-5)
