@@ -166,6 +166,35 @@ def test_tied_weights_add_up(tmp_path: Path) -> None:
     np.testing.assert_allclose(evaluate(made.model, {"x": x})["grad:w"], x.T @ (ones @ w.T) + (x @ w).T @ ones, rtol=1e-12)
 
 
+def embedded(folder: Path, head: Array, table: Array) -> Path:
+    """Rows of a table, multiplied by a head."""
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["h"]), helper.make_node("MatMul", ["h", "head"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "embedded", [helper.make_tensor_value_info("ids", TensorProto.INT64, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, [3, 5])],
+        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(head, "head")],
+    )  # fmt: skip
+    path = folder / "embedded.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    return path
+
+
+def test_a_head_that_an_exporter_untied(tmp_path: Path) -> None:
+    """A copy of the table, transposed, is trained with it (and said); one that differs in one element is not."""
+    table = np.random.default_rng(6).standard_normal((5, 4))
+    apart = table.T.copy()
+    apart[0, 0] += 1e-9
+    feeds = {"ids": np.array([1, 4, 1]), "target": np.array([0, 2, 3])}
+    untied = differentiate(embedded(tmp_path, apart, table), "cross-entropy")
+    assert list(untied.names.gradients) == ["table", "head"]
+    parts = evaluate(untied.model, feeds)
+    tied = differentiate(embedded(tmp_path, table.T.copy(), table), "cross-entropy")
+    assert list(tied.names.gradients) == ["table"]
+    assert any("trained as one" in note for note in tied.notes)
+    found = evaluate(tied.model, feeds)["grad:table"]
+    np.testing.assert_allclose(found, parts["grad:table"] + parts["grad:head"].T, atol=1e-8)
+
+
 def test_losses_that_do_not_fit(tmp_path: Path) -> None:
     """Unknown kinds, outputs and axes; an output that is no scalar; a target that is a tensor of the model."""
     path = two_layers(tmp_path)

@@ -20,6 +20,7 @@ from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_sq
 from cleave_plan.onnx_io.gradient.modern import modernise
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
+from cleave_plan.onnx_io.gradient.ties import retie
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
 from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
@@ -98,8 +99,10 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
     file = read_model(path)
     opset = modernise(file.model, str(path))
     statistics = _prepare_batch_norms(file.model.graph, options)
+    ties = retie(file.model.graph)
+    file = replace(file, needs=reads_of(file.model.graph.node))
     while True:
-        builder = _Builder(file, loss, options, statistics)
+        builder = _Builder(file, loss, options, statistics, ties)
         op_types = can_be_written_out(without_rule(builder.nodes, builder.paths), opset)
         if not op_types:
             return builder.build()
@@ -119,8 +122,10 @@ def _prepare_batch_norms(graph: onnx.GraphProto, options: GradientOptions) -> di
 class _Builder:
     """Puts one gradient file together: ``nodes`` are the forward ones that it needs, ``paths`` what a gradient passes."""
 
-    def __init__(self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str]) -> None:
-        self.file, self.loss, self.options = file, loss, options
+    def __init__(
+        self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str], ties: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        self.file, self.loss, self.options, self.ties = file, loss, options, ties
         self.graph = file.model.graph
         self.where = str(file.path)
         self.bindings: Bindings = bind_inputs(self.graph, int(file.model.ir_version), options.dims, options.shapes)
@@ -212,6 +217,10 @@ class _Builder:
         notes = []
         if detached:
             notes.append(f"the loss does not depend on {_listed(detached)}: no gradient is given")
+        notes += [
+            f"{copy} is {table} transposed, as exporters untie a head from its embedding: trained as one"
+            for copy, table in self.ties.items()
+        ]
         shared = [name for name, number in _readers(wanted, self.nodes).items() if number > 1]
         if shared:
             notes.append(
