@@ -21,6 +21,7 @@ from cleave_plan.planning.level import level_bound
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.options import options_for
 from cleave_plan.planning.rules import Rules, nothing_obeys, ruled_options
+from cleave_plan.planning.serverpace import common_paces
 from cleave_plan.planning.terms import eligible, only, terms_of
 from cleave_plan.progress import Progress
 from cleave_plan.units import Unit, format_value
@@ -86,6 +87,16 @@ class Candidates:
         """FLOP/s of the fastest servers, one for each of ``copies`` GEMMs."""
         allowed = [server for server in self.fleet.servers if self.rules.allows_server(gemm, server.name)]
         return sum(sorted((server_rate(gemm, server) for server in allowed), reverse=True)[:copies])
+
+    def _paces(self, parts: Sequence[Part], count: int) -> list[float]:
+        """FLOP/s of all servers together for each of ``parts`` of a level of ``count`` GEMMs."""
+        paces = np.zeros((len(parts), len(self.fleet.servers)))
+        for place, part in enumerate(parts):
+            if self._server_may(part.gemm) or part.gemm.pinned:
+                for column, server in enumerate(self.fleet.servers):
+                    allowed = self.rules.allows_server(part.gemm, server.name)
+                    paces[place, column] = server_rate(part.gemm, server) if allowed else 0.0
+        return common_paces(paces, [part.copies * part.gemm.flop for part in parts], count)
 
     def _server_may(self, gemm: Gemm) -> bool:
         """Whether servers may compute some of ``gemm``."""
@@ -207,11 +218,10 @@ class Candidates:
     def _bound(self, level: LevelClass) -> float:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
         free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
+        pinned = [part for part in level.parts if part.gemm.macs > 0 and part.gemm.pinned]
         copies = sum(part.copies for part in level.parts)
         pinned_s = sum(
-            part.copies * part.gemm.flop / self._server_rate(part.gemm, copies)
-            for part in level.parts
-            if part.gemm.macs > 0 and part.gemm.pinned
+            part.copies * part.gemm.flop / pace for part, pace in zip(pinned, self._paces(pinned, copies), strict=True)
         )
         if not free:
             return pinned_s
@@ -219,7 +229,7 @@ class Candidates:
             [terms_of(part.gemm, part.copies) for part in free],
             [self._able(part) for part in free],
             self.links(free[0].gemm),
-            [self.links(part.gemm, copies).flop_per_s for part in free],
+            self._paces(free, copies),
             inner=self.inner,
         )
         return max(shared_s, pinned_s)
