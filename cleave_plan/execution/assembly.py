@@ -13,7 +13,7 @@ from cleave_plan.kernels.tile import Box, accumulator, complete
 
 
 class Assembly:
-    """The canonical result [batch, M, N] of a GEMM (of a chain, [batch, rows, d_v]), filled tile by tile.
+    """The whole result of a GEMM or chain (``work.whole_shape``), filled tile by tile.
 
     ``boxes`` are the tiles by number; ``whole`` is the array to fill. Tiles that hold the whole of K are placed as they come,
     or stand in place already. Those that do not are partial sums: they are added in the order of their numbers when all are
@@ -37,13 +37,16 @@ class Assembly:
         if tile in self._cut:
             self._partial[tile] = result
         elif not in_place:
-            self._result[self._work.area(self._boxes[tile])] = result
+            self._work.place(self._result, self._boxes[tile], result)
 
     def compute(self, tile: int, operands: tuple[Array | None, ...]) -> None:
         """Compute ``tile`` here, from the whole operands."""
         box = self._boxes[tile]
-        room = None if tile in self._cut else self._result[self._work.area(box)]
-        self.add(tile, self._work.run(operands, box, room)[1], in_place=True)
+        if tile in self._cut:
+            self.add(tile, self._work.run(operands, box)[1])
+        else:
+            self._work.run_into(operands, box, self._result)
+            self._waiting.remove(tile)
 
     @property
     def complete(self) -> bool:
@@ -56,11 +59,14 @@ class Assembly:
         if (not self._cut and self._boxes) or isinstance(work, ChainProduct):  # a chain has no partial sums
             return self._result
         # A product over an empty K is 0, and no tile says so.
-        sums = np.zeros(work.whole_shape, numpy_dtype(accumulator(work.a_dtype)))
+        sums = np.zeros(work.whole_box.result_shape, numpy_dtype(accumulator(work.a_dtype)))
         for tile in sorted(self._partial):
             sums[work.area(self._boxes[tile])] += self._partial[tile]
         self._partial.clear()
         finished = complete(work, sums, self._along)
+        if not self._boxes:
+            work.place(self._result, work.whole_box, finished)
+            return self._result
         if len(self._cut) == len(self._boxes):
             return finished
         for tile in self._cut:

@@ -51,13 +51,13 @@ class Bench:
         begin = time.perf_counter()
         job, operands, whole = self._jobs[order.job]
         work = job.work
+        bytes_up = work.result_bytes(order.box)
         if order.offset == IN_PLACE:
-            out = whole[work.area(order.box)]
+            nbytes = work.run_into(operands, order.box, whole)
         else:
             block = Block.contiguous(order.offset, work.result_shape(order.box), work.result_dtype(order.box))
-            out = self._arena.view(block)
-        nbytes, _ = work.run(operands, order.box, out)
-        return Answer(order.job, order.tile, nbytes, out.nbytes, time.perf_counter() - begin)
+            nbytes, _ = work.run(operands, order.box, self._arena.view(block))
+        return Answer(order.job, order.tile, nbytes, bytes_up, time.perf_counter() - begin)
 
 
 def _beat(beats: Array, place: int, parent: int) -> None:

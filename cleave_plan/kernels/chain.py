@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,10 @@ class ChainProduct:
         """Element type of the tile's result."""
         return self.out_dtype
 
+    def result_bytes(self, box: Box) -> int:
+        """Bytes that travel back."""
+        return self.out_dtype.bytes_of(prod(self.result_shape(box)))
+
     def area(self, box: Box) -> tuple[slice, ...]:
         """Where the tile's result stands in that of the whole."""
         return box.batch, box.rows, slice(None)
@@ -71,6 +76,18 @@ class ChainProduct:
     def whole_shape(self) -> tuple[int, int, int]:
         """Shape of the whole result."""
         return self.shape.batch, self.shape.m, self.d_v
+
+    def place(self, whole: Array, box: Box, result: Array) -> None:
+        """Put a tile's result into the whole."""
+        whole[self.area(box)] = result
+
+    def fetch(self, whole: Array, box: Box) -> Array:
+        """A tile's result out of the whole, a view."""
+        return whole[self.area(box)]
+
+    def run_into(self, operands: Sequence[Array | None], box: Box, whole: Array) -> int:
+        """Compute a tile where it belongs in ``whole``; the bytes that it reads of ``operands``."""
+        return self.run(operands, box, whole[self.area(box)])[0]
 
     def cut(self, operands: Sequence[Array | None], box: Box) -> ChainPieces:
         """Views of Q, K, V and the sides (``operands`` in this order) that the tile reads.

@@ -7,8 +7,9 @@ not sent; it is added here. The im2col matrix exists only on the device, a block
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -16,8 +17,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.workload.gemm import ConvWindow
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 1 << 20
 """Bytes of im2col matrix that a device builds at a time (more only where one output row of the image needs more)."""
+
+FEW_POSITIONS = 512
+"""Images are multiplied together up to so many positions: narrower products spend their time on reading the kernels."""
 
 
 class ImageRange(NamedTuple):
@@ -31,6 +35,11 @@ class ImageRange(NamedTuple):
     first: int
     last: int
     whole: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Output positions of each of the images."""
+        return self.last - self.first + 1
 
 
 def image_ranges(window: ConvWindow, rows: slice) -> list[ImageRange]:
@@ -56,39 +65,75 @@ def cut_images(window: ConvWindow, images: Array, *, rows: slice, groups: slice)
     )
 
 
-def convolve(
-    window: ConvWindow,
-    pieces: tuple[Array, ...],
-    weights: Array,
-    *,
-    rows: slice,
-    working: np.dtype[Any],
-    out: Array | None = None,
-) -> Array:
-    """Result [groups, rows, columns] in ``working`` from the pieces of :func:`cut_images` and ``weights`` [groups, K, columns];
-    in ``out`` where it is given.
+Rooms = Callable[[ImageRange, int, int], Array]
+"""Where results go: a range of a tile, the first and the end of some of its images -> [images, groups, columns, positions]."""
 
-    K runs over (channel, kernel position), both in their ONNX order, and is whole.
+
+def rooms_of_tile(out: Array, window: ConvWindow, rows: slice) -> Rooms:
+    """The parts of a tile's own result, [groups, rows, columns]."""
+    groups, _, columns = out.shape
+    begins, done = {}, 0
+    for place in image_ranges(window, rows):
+        begins[place] = done
+        done += place.positions * (place.stop - place.start)
+
+    def room(place: ImageRange, first: int, end: int) -> Array:
+        begin = begins[place] + (first - place.start) * place.positions
+        part = out[:, begin : begin + (end - first) * place.positions]
+        return part.reshape(groups, end - first, place.positions, columns).transpose(1, 0, 3, 2)
+
+    return room
+
+
+def rooms_of_images(whole: Array, window: ConvWindow, groups: int, box_groups: slice, columns: slice) -> Rooms:
+    """The parts of the whole result as the model has it, [images, groups * columns, positions]."""
+    by_group = whole.reshape(window.images, groups, -1, window.rows_per_image)
+
+    def room(place: ImageRange, first: int, end: int) -> Array:
+        return by_group[first:end, box_groups, columns, place.first : place.last + 1]
+
+    return room
+
+
+def copy_rooms(window: ConvWindow, rows: slice, source: Rooms, target: Rooms) -> None:
+    """Copy a tile from one place to another."""
+    for place in image_ranges(window, rows):
+        target(place, place.start, place.stop)[...] = source(place, place.start, place.stop)
+
+
+def convolve(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, rows: slice, rooms: Rooms) -> None:
+    """The tile's result into ``rooms`` from the pieces of :func:`cut_images` and ``weights`` [groups, K, columns], in whose type
+    products are formed.
+
+    K runs over (channel, kernel position), both in their ONNX order, and is whole. Images with few positions are multiplied
+    together, so that the kernels are read once for several.
     """
-    weights = weights.astype(working, copy=False)
-    result = np.empty((weights.shape[0], rows.stop - rows.start, weights.shape[2]), working) if out is None else out
-    done = 0
+    kernels = weights.transpose(0, 2, 1)
     for place, piece in zip(image_ranges(window, rows), pieces, strict=True):
         origin = tuple(start for start, _ in _sent(window, place))
-        for image in piece:
-            count = place.last - place.first + 1
-            _convolve_image(window, _with_padding(window, image, origin, place), weights, place, result[:, done : done + count])
-            done += count
-    return result
+        padded = _with_padding(window, piece, origin, place)
+        step = max(1, FEW_POSITIONS // place.positions)
+        for first in range(place.start, place.stop, step):
+            end = min(first + step, place.stop)
+            images = padded[first - place.start : end - place.start]
+            _convolve_images(window, images, kernels, place, rooms(place, first, end))
+
+
+def convolved(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, rows: slice) -> Array:
+    """The same as an array of its own, [groups, rows, columns]."""
+    out = np.empty((weights.shape[0], rows.stop - rows.start, weights.shape[2]), weights.dtype)
+    convolve(window, pieces, weights, rows=rows, rooms=rooms_of_tile(out, window, rows))
+    return out
 
 
 def patch(window: ConvWindow, piece: Array, *, row: int) -> Array:
     """The one im2col row [K] of output position ``row``, whose piece (of one group) is [1, channels, ...]."""
     (place,) = image_ranges(window, slice(row, row + 1))
     origin = tuple(start for start, _ in _sent(window, place))
-    padded = _with_padding(window, piece[0], origin, place)
+    padded = _with_padding(window, piece, origin, place)[0]
     steps = tuple(slice(None, None, step) for step in window.dilations)
-    return padded[(slice(None), *steps)].reshape(-1)
+    row_of_k: Array = padded[(slice(None), *steps)].reshape(-1)
+    return row_of_k
 
 
 def _sent(window: ConvWindow, place: ImageRange) -> tuple[tuple[int, int], ...]:
@@ -97,43 +142,55 @@ def _sent(window: ConvWindow, place: ImageRange) -> tuple[tuple[int, int], ...]:
     return window.region(place.first, place.last)
 
 
-def _with_padding(window: ConvWindow, image: Array, origin: tuple[int, ...], place: ImageRange) -> Array:
-    """The whole span that the rows reach, zeros where it leaves the input; ``image`` [channels, ...] begins at ``origin``."""
+def _with_padding(window: ConvWindow, images: Array, origin: tuple[int, ...], place: ImageRange) -> Array:
+    """The whole span that the rows reach, zeros where it leaves the input; ``images`` [images, channels, ...] begin at
+    ``origin``."""
     span = window.span(place.first, place.last)
-    source, target = [slice(None)], [slice(None)]
-    for (begin, end), start, length in zip(span, origin, image.shape[1:], strict=True):
+    source, target = [slice(None)] * 2, [slice(None)] * 2
+    for (begin, end), start, length in zip(span, origin, images.shape[2:], strict=True):
         low, high = max(begin, start), min(end, start + length)
         high = max(low, high)
         source.append(slice(low - start, high - start))
         target.append(slice(low - begin, high - begin))
-    shape = (image.shape[0], *(end - begin for begin, end in span))
-    inside = image[tuple(source)]
+    shape = (*images.shape[:2], *(end - begin for begin, end in span))
+    inside = images[tuple(source)]
     if inside.shape == shape:
         return inside
-    padded = np.zeros(shape, image.dtype)
+    padded = np.zeros(shape, images.dtype)
     padded[tuple(target)] = inside
     return padded
 
 
-def _convolve_image(window: ConvWindow, padded: Array, weights: Array, place: ImageRange, out: Array) -> None:
-    """Output positions of one image into ``out`` [groups, positions, columns]: im2col by sliding windows, then products."""
-    groups, depth, axes = weights.shape[0], weights.shape[1], len(window.output)
+def _convolve_images(window: ConvWindow, padded: Array, kernels: Array, place: ImageRange, out: Array) -> None:
+    """Images [images, channels, ...] into ``out`` [images, groups, columns, positions]; ``kernels`` are [groups, columns, K].
+
+    im2col by sliding windows, where a window is more than one position, then products.
+    """
+    groups, columns, depth = kernels.shape
+    count, axes = padded.shape[0], len(window.output)
     reach = tuple((size - 1) * step + 1 for size, step in zip(window.kernel, window.dilations, strict=True))
-    view = sliding_window_view(padded, reach, axis=tuple(range(1, axes + 1)))
-    view = view[(slice(None), *(slice(None, None, step) for step in (*window.strides, *window.dilations)))]
-    view = view.reshape(groups, window.channels, *view.shape[1:])
-    view = np.moveaxis(view, 1, axes + 1)
+    view = sliding_window_view(padded, reach, axis=tuple(range(2, axes + 2)))
+    view = view[(slice(None), slice(None), *(slice(None, None, step) for step in (*window.strides, *window.dilations)))]
+    # [channels, kernel..., images, output...]: K before the positions, so that runs of the image stay runs.
+    view = view.transpose(1, *range(axes + 2, 2 * axes + 2), 0, *range(2, axes + 2))
+    sizes = view.shape[axes + 2 :]
 
     # Along the first axis that varies, whole slabs of `inner` positions are multiplied at a time.
-    lead = next((axis for axis, size in enumerate(view.shape[1 : axes + 1]) if size > 1), axes - 1)
-    view = view.reshape(groups, *view.shape[lead + 1 :])
-    inner = prod(view.shape[2 : axes - lead + 1])
-    slabs = max(1, BLOCK_BYTES // max(1, groups * inner * depth * weights.itemsize))
+    lead = next((axis for axis, size in enumerate(sizes) if size > 1), axes - 1)
+    inner = prod(sizes[lead + 1 :])
+    view = view.reshape(*view.shape[: axes + 2], *sizes[lead:])
+    slabs = max(1, BLOCK_BYTES // max(1, groups * count * inner * depth * kernels.itemsize))
+    if prod(window.kernel) == 1 and count == 1:
+        slabs = sizes[lead]  # nothing is copied: the image is the matrix
     skipped = place.first % inner
-    for begin in range(0, view.shape[1], slabs):
-        block = view[:, begin : begin + slabs]
-        columns = block.reshape(groups, block.shape[1] * inner, depth).astype(weights.dtype, copy=False)
-        products = np.matmul(columns, weights)
-        low, high = begin * inner - skipped, begin * inner - skipped + products.shape[1]
-        keep = slice(max(low, 0), min(high, out.shape[1]))
-        out[:, keep] = products[:, keep.start - low : keep.stop - low]
+    for begin in range(0, sizes[lead], slabs):
+        block = view[(slice(None),) * (axes + 2) + (slice(begin, begin + slabs),)]
+        wide = block.shape[axes + 2] * inner
+        low, high = begin * inner - skipped, begin * inner - skipped + wide
+        keep = slice(max(low, 0), min(high, place.positions))
+        matrix = block.reshape(groups, depth, count * wide).astype(kernels.dtype, copy=False)
+        if count == 1:
+            np.matmul(kernels, matrix[..., keep.start - low : keep.stop - low], out=out[0, ..., keep])
+        else:
+            products = np.matmul(kernels, matrix).reshape(groups, columns, count, wide).transpose(2, 0, 1, 3)
+            out[..., keep] = products[..., keep.start - low : keep.stop - low]

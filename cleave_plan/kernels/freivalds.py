@@ -41,7 +41,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, numpy_dtype
-from cleave_plan.kernels.conv import convolve, patch
+from cleave_plan.kernels.conv import convolved, patch
 from cleave_plan.kernels.flaw import Flaw
 from cleave_plan.kernels.quantised import Companions, decoded, shifted
 from cleave_plan.kernels.tile import Box, Pieces, Product, accumulator, cut
@@ -120,7 +120,7 @@ class _Factors:
         """A times ``right`` [g, k, s], in the type of ``right``."""
         a = self._a(right.dtype)
         if self.product.window is not None:
-            return convolve(self.product.window, a, right, rows=self.box.rows, working=right.dtype)
+            return convolved(self.product.window, a, right, rows=self.box.rows)
         found: Array = np.matmul(a[0], right)
         return found
 

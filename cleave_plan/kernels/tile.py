@@ -14,7 +14,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, numpy_dtype
-from cleave_plan.kernels.conv import convolve, cut_images
+from cleave_plan.kernels.conv import Rooms, convolve, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
 from cleave_plan.kernels.gemm import multiply_block
 from cleave_plan.kernels.quantised import (
     NOTHING,
@@ -118,21 +118,67 @@ class Product:
         return box.result_shape
 
     def area(self, box: Box) -> tuple[slice, ...]:
-        """Where a tile's result stands in that of the whole."""
+        """Where a tile's result stands in that of the whole, if this is no convolution."""
         return box.batch, box.rows, box.columns
 
     @property
+    def whole_box(self) -> Box:
+        """The product as one tile."""
+        batch, m, k, n = self.shape
+        return Box(0, m, 0, n, 0, k, 0, batch)
+
+    @property
     def whole_shape(self) -> tuple[int, int, int]:
-        """Shape of the whole result, [batch, M, N]."""
-        return self.shape.batch, self.shape.m, self.shape.n
+        """Shape of the whole result: [batch, M, N], or [images, batch * N, positions] of a convolution, as models have it."""
+        batch, m, _, n = self.shape
+        return (batch, m, n) if self.window is None else (self.window.images, batch * n, self.window.rows_per_image)
+
+    def columns_of(self, whole: Array, columns: slice) -> Array:
+        """Some columns of the whole result of a product without batch, as the whole result of a narrower one; a view."""
+        return whole[:, :, columns] if self.window is None else whole[:, columns]
+
+    def place(self, whole: Array, box: Box, result: Array) -> None:
+        """Put a tile's result into the whole."""
+        if self.window is None:
+            whole[self.area(box)] = result
+        else:
+            copy_rooms(self.window, box.rows, rooms_of_tile(result, self.window, box.rows), self._rooms(whole, box))
+
+    def fetch(self, whole: Array, box: Box) -> Array:
+        """A tile's result out of the whole; a view where it can be one."""
+        if self.window is None:
+            return whole[self.area(box)]
+        result = np.empty(box.result_shape, whole.dtype)
+        copy_rooms(self.window, box.rows, self._rooms(whole, box), rooms_of_tile(result, self.window, box.rows))
+        return result
 
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
         """Bytes that a tile reads of ``operands`` (A, B, companions, in this order), and its result, in ``out`` if given."""
+        pieces = self._pieces(operands, box)
+        return pieces.nbytes, multiply(self, pieces, box, out)
+
+    def run_into(self, operands: Sequence[Array | None], box: Box, whole: Array) -> int:
+        """Compute a tile that holds the whole of K where it belongs in ``whole``; the bytes that it reads of ``operands``."""
+        if self.window is None:
+            return self.run(operands, box, whole[self.area(box)])[0]
+        pieces = self._pieces(operands, box)
+        if 0 in box.result_shape:
+            return pieces.nbytes
+        if _is_direct(self, pieces, box):
+            _convolved(self, pieces, box, whole.dtype, self._rooms(whole, box))
+        else:
+            self.place(whole, box, multiply(self, pieces, box))
+        return pieces.nbytes
+
+    def _pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
         a, b, *along = operands
         if a is None or b is None:
             raise ValueError("an operand is absent")
-        pieces = cut(self, a, b, box, Companions(*along))
-        return pieces.nbytes, multiply(self, pieces, box, out)
+        return cut(self, a, b, box, Companions(*along))
+
+    def _rooms(self, whole: Array, box: Box) -> Rooms:
+        assert self.window is not None
+        return rooms_of_images(whole, self.window, self.shape.batch, box.batch, box.columns)
 
 
 class Pieces(NamedTuple):
@@ -198,13 +244,30 @@ def multiply(product: Product, pieces: Pieces, box: Box, out: Array | None = Non
         raise ValueError(f"room for {out.dtype}{list(out.shape)} where {box} has {kind}{list(box.result_shape)}")
     if not out.size:
         return out
-    sums_type = numpy_dtype(accumulator(product.a_dtype))
-    working = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start) or sums_type
-    if working == kind and pieces.along.scale is None:  # sums are the result as they are, and are formed where they belong
-        return _sums(product, pieces, box, working, out)
-    sums = narrowed(_sums(product, pieces, box, working), sums_type)
+    if _is_direct(product, pieces, box):  # sums are the result as they are, and are formed where they belong
+        return _sums(product, pieces, box, kind, out)
+    working = _working(product, box)
+    sums = _sums(product, pieces, box, working, np.empty(box.result_shape, working))
+    sums = narrowed(sums, numpy_dtype(accumulator(product.a_dtype)))
     out[...] = complete(product, sums, pieces.along) if product.holds_inner(box) else sums
     return out
+
+
+def _working(product: Product, box: Box) -> np.dtype[Any]:
+    """The type in which products are formed and summed."""
+    exact = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start)
+    return exact or numpy_dtype(accumulator(product.a_dtype))
+
+
+def _is_direct(product: Product, pieces: Pieces, box: Box) -> bool:
+    return _working(product, box) == numpy_dtype(product.result_dtype(box)) and pieces.along.scale is None
+
+
+def whole_of(product: Product, operands: Sequence[Array | None]) -> Array:
+    """The whole result, computed as one tile."""
+    whole = np.empty(product.whole_shape, numpy_dtype(product.out_dtype))
+    product.run_into(operands, product.whole_box, whole)
+    return whole
 
 
 def complete(product: Product, sums: Array, along: Companions) -> Array:
@@ -213,13 +276,23 @@ def complete(product: Product, sums: Array, along: Companions) -> Array:
     return sums.astype(stored, copy=False) if along.scale is None else requantised(sums, along, stored)
 
 
-def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], out: Array | None = None) -> Array:
+def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], out: Array) -> Array:
+    """Sums of products in ``working``, in ``out``."""
+    if product.window is not None:
+        _convolved(product, pieces, box, working, rooms_of_tile(out, product.window, box.rows))
+        return out
     along = pieces.along
-    a = tuple(shifted(piece, along.a_zero, working) for piece in pieces.a)
+    return multiply_block(shifted(pieces.a[0], along.a_zero, working), _weights(product, pieces, box, working), working, out)
+
+
+def _convolved(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], rooms: Rooms) -> None:
+    assert product.window is not None
+    images = tuple(shifted(piece, pieces.along.a_zero, working) for piece in pieces.a)
+    convolve(product.window, images, _weights(product, pieces, box, working), rows=box.rows, rooms=rooms)
+
+
+def _weights(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any]) -> Array:
+    """The tile's part of B, [batch, K, columns] in ``working``."""
     if product.coding is None:
-        b = shifted(pieces.b, along.b_zero, working)
-    else:
-        b = decoded(product.coding, pieces.b, along, box.inner, working)
-    if product.window is None:
-        return multiply_block(a[0], b, working, out)
-    return convolve(product.window, a, b, rows=box.rows, working=working, out=out)
+        return shifted(pieces.b, pieces.along.b_zero, working)
+    return decoded(product.coding, pieces.b, pieces.along, box.inner, working)

@@ -1,8 +1,9 @@
 """From the arrays of a GEMM node to canonical operands, and from the canonical result to the node's output.
 
 The canonical form is that of :mod:`cleave_plan.workload.gemm`: ``C[batch, M, N] = A[batch, M, K] @ B[batch, K, N]``,
-and for a convolution A is the input as it is. Operands are views wherever strides allow it. Where several axes are
-folded into one, they keep their order: the axes that only A has, then its rows; those that only B has, then its columns.
+and for a convolution A is the input as it is, and the result [images, M, positions]. Operands are views wherever strides
+allow it. Where several axes are folded into one, they keep their order: the axes that only A has, then its rows; those that
+only B has, then its columns.
 Each operator's part is with its rule (:mod:`cleave_plan.onnx_io.rules`).
 """
 

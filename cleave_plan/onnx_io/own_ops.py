@@ -11,7 +11,7 @@ from onnx.reference.op_run import OpRun
 
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import dtype_of_array
-from cleave_plan.kernels.tile import Box, Product, cut, multiply
+from cleave_plan.kernels.tile import Product, whole_of
 from cleave_plan.onnx_io import masks
 from cleave_plan.onnx_io.grouped import Cache, window_mask
 from cleave_plan.onnx_io.lowering import lower
@@ -133,10 +133,7 @@ def whole_product(node: onnx.NodeProto, arrays: list[Array | None], dtype: np.dt
         out_dtype=DType(dtype.name), level=0, window=form.window,
     )  # fmt: skip
     lowered = lower(node, gemm, arrays)
-    batch, m, k, n = gemm.shape
-    box = Box(0, m, 0, n, 0, k, 0, batch)
-    product = Product.of(gemm, lowered.coding)
-    return lowered.finish(multiply(product, cut(product, lowered.a, lowered.b, box, lowered.along), box))
+    return lowered.finish(whole_of(Product.of(gemm, lowered.coding), (lowered.a, lowered.b, *lowered.along)))
 
 
 OWN_OPERATORS: list[type] = [

@@ -58,7 +58,7 @@ def operands_of(
 
     def finish(result: Array) -> dict[str, Value]:
         return {
-            name: own.finish(np.ascontiguousarray(result[:, :, start:stop]))
+            name: own.finish(whole.columns_of(result, slice(start, stop)))
             for name, own, start, stop in zip(names, lowered, edges[:-1], edges[1:], strict=True)
         }
 

@@ -84,9 +84,21 @@ def test_convolution_tiles_add_up(data: st.DataObject, case: tuple[ConvWindow, i
     boxes = data.draw(exact_tilings(shape, inner=False))
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal(product.a_shape, np.float32), rng.standard_normal(product.b_shape, np.float32)
-    np.testing.assert_allclose(assemble(product, a, b, boxes), naive_convolution(window, a, b), atol=1e-4)
+    wanted = naive_convolution(window, a, b)
+    np.testing.assert_allclose(assemble(product, a, b, boxes), wanted, atol=1e-4)
     for box in boxes:
         assert sent_bytes(gemm, a, b, box) == priced_bytes(gemm, box)
+    in_place, placed = (np.full(product.whole_shape, np.nan, np.float32) for _ in range(2))
+    for box in boxes:
+        product.run_into((a, b), box, in_place)
+        product.place(placed, box, product.run((a, b), box)[1])
+    by_image = wanted.reshape(groups, window.images, window.rows_per_image, columns).transpose(1, 0, 3, 2)
+    for whole in (in_place, placed):
+        np.testing.assert_allclose(whole, by_image.reshape(product.whole_shape), atol=1e-4)
+        for box in boxes:
+            np.testing.assert_allclose(
+                product.fetch(whole, box), wanted[box.batch, box.rows, box.columns], atol=1e-4
+            )  # fmt: skip
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from onnx import helper
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
-from cleave_plan.kernels.tile import Box, Product, cut, multiply
+from cleave_plan.kernels.tile import Product, whole_of
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.onnx_io.lowering import lower
 from cleave_plan.workload.gemm import Gemm, GemmShape, Operand, Role
@@ -148,10 +148,7 @@ def test_conv(
         arrays["b"] = RNG.standard_normal(w_shape[0]).astype(np.float32)
     node, gemm = imported_gemm(tmp_path, helper.make_node("Conv", list(arrays), ["y"], **attributes), **arrays)
     lowered = lower(node, gemm, list(arrays.values()))
-    batch, m, k, n = gemm.shape
-    box = Box(0, m, 0, n, 0, k, 0, batch)
-    product = Product.of(gemm)
-    got = lowered.finish(multiply(product, cut(product, lowered.a, lowered.b, box), box))
+    got = lowered.finish(whole_of(Product.of(gemm), (lowered.a, lowered.b)))
     (wanted,) = ort.InferenceSession(tmp_path / "one.onnx", providers=["CPUExecutionProvider"]).run(None, arrays)
     np.testing.assert_allclose(got, wanted, atol=1e-4)
 

@@ -60,7 +60,8 @@ class Task(NamedTuple):
 class Finished:
     """A tile that is done: ``result`` has the shape ``work.result_shape(box)`` and is valid until its job is closed.
 
-    ``in_place``: it stands in the job's whole result already. ``bytes_down`` and ``bytes_up`` are what travelled (or, on one
+    ``in_place``: ``result`` is the job's whole result, in which the tile stands already (``work.fetch(result, box)`` shows
+    it). ``bytes_down`` and ``bytes_up`` are what travelled (or, on one
     machine, what a link would have carried); ``seconds`` is the time that the device took.
     """
 

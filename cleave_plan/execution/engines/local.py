@@ -288,7 +288,7 @@ class LocalEngine:
                 own = job.apart.get(task.tile)
                 self._events.append(
                     Finished(
-                        task=task, result=job.whole[job.work.area(task.box)] if own is None else own[1], in_place=own is None,
+                        task=task, result=job.whole if own is None else own[1], in_place=own is None,
                         bytes_down=answer.bytes_down, bytes_up=answer.bytes_up, seconds=answer.seconds,
                     )
                 )  # fmt: skip

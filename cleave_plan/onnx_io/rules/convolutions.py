@@ -47,11 +47,10 @@ def kernels_of(gemm: Gemm, weights: Array) -> Array:
 
 
 def images_of(gemm: Gemm, result: Array) -> Array:
-    """The canonical result [groups, rows, columns] as [N, M, *output]."""
-    window = window_of(gemm)
+    """The whole result [N, M, positions] as [N, M, *output]."""
     groups, _, _, columns = gemm.shape
-    by_group = result.reshape(groups, window.images, window.rows_per_image, columns).transpose(1, 0, 3, 2)
-    return by_group.reshape(window.images, groups * columns, *window.output)
+    window = window_of(gemm)
+    return result.reshape(window.images, groups * columns, *window.output)
 
 
 def window_of(gemm: Gemm) -> ConvWindow:
@@ -73,7 +72,7 @@ def _lower_conv(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:
     def finish(result: Array) -> Array:
         output = images_of(gemm, result)
         if bias is not None:
-            output = in_type(output + bias.reshape(1, -1, *(1,) * (output.ndim - 2)), output.dtype)
+            output += in_type(bias.reshape(-1, *(1,) * (output.ndim - 2)), output.dtype)
         if addend is not None:
             output = in_type(output + addend, output.dtype)
         return activate(node, output)

@@ -50,7 +50,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
-    """Canonical operands, and ``finish``: canonical result [batch, M, N] in the storage type -> the node's output.
+    """Canonical operands, and ``finish``: the whole result in the storage type (``Product.whole_shape``) -> the node's output.
+
+    ``finish`` may write into what it is given.
 
     ``along`` accompanies the operands and is cut with them; ``coding`` says how B is packed, if it is.
     """

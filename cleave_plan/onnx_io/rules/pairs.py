@@ -8,6 +8,7 @@ and zero points, one for each block of K and column, one for each column, or one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -67,7 +68,9 @@ def _lower_conv(node: onnx.NodeProto, gemm: Gemm, arrays: Arrays) -> Lowered:
         along=_zeros(arrays, channels),
     )  # fmt: skip
     columns = scale.reshape(1, 1, 1) if scale.size == 1 else scale.reshape(channels)
-    return _scaled(plain, arrays, columns, None if bias is None else bias.reshape(channels))
+    return _scaled(
+        plain, arrays, columns, None if bias is None else bias.reshape(channels), spread=lambda figures: figures.reshape(1, -1, 1)
+    )
 
 
 def _zeros(arrays: Arrays, columns: tuple[int, int, int]) -> Companions:
@@ -77,15 +80,25 @@ def _zeros(arrays: Arrays, columns: tuple[int, int, int]) -> Companions:
     return Companions(a_zero=None if a_zero is None else a_zero.reshape(1, 1, 1), b_zero=b_zero)
 
 
-def _scaled(plain: Lowered, arrays: Arrays, columns: Array, bias: Array | None) -> Lowered:
-    """Integer sums times A's scale and B's ``columns``, plus ``bias`` (both canonical); requantised where Y has a scale."""
+def _scaled(
+    plain: Lowered,
+    arrays: Arrays,
+    columns: Array,
+    bias: Array | None,
+    *,
+    spread: Callable[[Array], Array] = lambda figures: figures,
+) -> Lowered:
+    """Integer sums times A's scale and B's ``columns``, plus ``bias`` (both canonical); requantised where Y has a scale.
+
+    ``spread`` makes canonical figures broadcast to the whole result.
+    """
     a_scale, y_scale, y_zero = operand(arrays, 1), optional(arrays, 7), optional(arrays, 8)
     scale = in_type(a_scale.reshape(()), FLOAT) * in_type(columns, FLOAT)
     if y_scale is None:
 
         def finish(result: Array) -> Array:
-            floats = in_type(result, FLOAT) * scale
-            return in_type(plain.finish(floats if bias is None else floats + bias), a_scale.dtype)
+            floats = in_type(result, FLOAT) * spread(scale)
+            return in_type(plain.finish(floats if bias is None else floats + spread(bias)), a_scale.dtype)
 
         return Lowered(a=plain.a, b=plain.b, finish=finish, along=plain.along)
     along = plain.along._replace(
