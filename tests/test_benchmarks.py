@@ -83,3 +83,16 @@ def test_pieces_that_tile_and_that_do_not() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "True", "False", "False", "True"]
+
+
+def test_execution_is_measured_beside_numpy() -> None:
+    """A small product, few tiles, memory: figures in their units; exit code 1 only where a bar is missed."""
+    done = benchmark(
+        "gemm", "tiles", "memory", "--size", "256", "--tiles", "25", "--repeat", "1", "--without", "dask,ray,futures", "--json",
+        driver="execute",
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["unit"] for row in rows} == {"s", "x", "us", "MB"}
+    assert all(row["value"] > 0 for row in rows)
+    assert done.returncode == any(row["bar"] is not None and row["value"] > row["bar"] for row in rows)
