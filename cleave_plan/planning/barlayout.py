@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cleave_plan.planning.strips import GRID, group_widths
+from cleave_plan.planning.strips import GRID, usual_group, widest_cover
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -129,17 +129,11 @@ def _strips(plane: Plane, budget: Floats, limit: Floats) -> Strips:
     height = plane.heights(budget[order], limit[order], grid[:, None])
     prefix = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(height, axis=1)], axis=1)
     longest = int(min(count, max(12, 4 * np.ceil(np.sqrt(count * max(1.0, plane.rows / plane.columns))))))
-    width = group_widths(prefix, grid, plane.rows, longest)
-    reach, came = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
-    sizes = np.arange(1, longest + 1)
-    for stop in range(1, count + 1):
-        starts = stop - sizes[: min(stop, longest)]
-        total = reach[starts] + width[starts, sizes[: len(starts)] - 1]
-        pick = int(total.argmax())
-        reach[stop], came[stop] = total[pick], starts[pick]
-    bounds = [count]
+    usual = usual_group((plane.rows * plane.a, plane.columns * plane.b), count)
+    edges, _, came = widest_cover(prefix, grid, plane.rows, longest, usual)
+    bounds = [len(edges) - 1]
     while bounds[-1] > 0:
         bounds.append(int(came[bounds[-1]]))
-    starts = np.array(bounds[:0:-1], dtype=np.int64)
+    starts = edges[bounds[:0:-1]]
     widths = plane.widths(budget[order], limit[order], starts)
     return Strips(plane=plane, order=order, starts=starts, widths=widths, share=float(widths.sum()) / plane.columns)

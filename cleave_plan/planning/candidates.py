@@ -9,14 +9,15 @@ from functools import cached_property
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
-from cleave_plan.cost.level import Load, Placement, server_load, server_rate, tiled_load
+from cleave_plan.cost.level import Load, Placement, server_load, server_rate, server_seconds, tiled_load
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Mode
+from cleave_plan.planning.ability import bound_of
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.formulation import Choice, LevelClass
-from cleave_plan.planning.joint import joint_options
+from cleave_plan.planning.joint import joint_options, together
 from cleave_plan.planning.level import level_bound
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.options import options_for
@@ -130,8 +131,10 @@ class Candidates:
             progress(number, len(self.classes), "pricing tilings")
             self.bounds.append(self._bound(level))
             joint = self._joint(level, self.bounds[-1])
+            settled = self._settled(level, joint)
             for place, part in enumerate(level.parts):
-                for option in [*self.options_of(part, alone=not joint), *joint.get(place, [])]:
+                found = [] if settled and place in joint else self.options_of(part, alone=not joint)
+                for option in [*found, *joint.get(place, [])]:
                     for spot in self._spots(part, option, spots):
                         self.choices.append(self._choice(number, place, part, option, spot))
         progress(len(self.classes), len(self.classes), "pricing tilings")
@@ -176,11 +179,27 @@ class Candidates:
         alike = all(self._server_kinds(part.gemm) == self._server_kinds(parts[0].gemm) for part in parts)
         for kind in self._server_kinds(parts[0].gemm) if alike else [()]:
             server = self.fleet.servers[kind[0]] if kind else None
-            together = joint_options(parts, columns, self.links(parts[0].gemm), server, bound_s, inner=self.inner)
-            for place, option in zip(places, _at_home(together, kind), strict=False):
+            made = joint_options(parts, columns, self.links(parts[0].gemm), server, bound_s, inner=self.inner)
+            for place, option in zip(places, _at_home(made, kind), strict=False):
                 if option.mode in self.rules.modes(level.parts[place].gemm):
                     found.setdefault(place, []).append(option)
         return found
+
+    def _settled(self, level: LevelClass, joint: dict[int, list[Option]]) -> bool:
+        """Whether groups of devices are proven to be better than each part over the whole fleet in turn or on the server: the
+        sum of the parts' own bounds, and every part's time on the server, are longer than the groups need."""
+        free = [place for place, part in enumerate(level.parts) if part.gemm.macs > 0 and not part.gemm.pinned]
+        if not joint or set(joint) != set(free):
+            return False
+        parts = [level.parts[place] for place in free]
+        grouped_s = together([joint[place][0] for place in free], self.links(parts[0].gemm))
+        if any(part.copies * server_seconds(part.gemm, server) <= grouped_s for part in parts for server in self.fleet.servers):
+            return False
+        in_turn_s = sum(
+            bound_of(terms_of(part.gemm, part.copies), self._able(part), self.links(part.gemm, part.copies), inner=self.inner)
+            for part in parts
+        )
+        return in_turn_s >= grouped_s
 
     def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:
         devices, servers = self.columns_of(part.gemm), self.fleet.servers

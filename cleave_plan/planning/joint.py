@@ -59,7 +59,7 @@ def joint_options(
         made = level.tiled(shares, abilities, bound_s, usual)
         if made is None:
             break
-        if not best or _together(made, links) < _together(best, links):
+        if not best or together(made, links) < together(best, links):
             best = made
         times = np.array([max(float(option.device_s.max()), option.server_s) for option in made])
         if times.max() - times.min() < _EVEN * times.max():
@@ -121,7 +121,7 @@ def _link_weights(abilities: Sequence[Ability], shares: Shared, bound_s: float) 
     return np.maximum(needed / max(float(needed.sum()), 1e-300), 1e-6)
 
 
-def _together(options: Sequence[Option], links: Links) -> float:
+def together(options: Sequence[Option], links: Links) -> float:
     """Ideal seconds of a level in which all these options run."""
     device_s = np.sum([option.device_s for option in options], axis=0)
     down, up = sum(option.down_bytes for option in options), sum(option.up_bytes for option in options)

@@ -27,8 +27,8 @@ from cleave_plan.planning.tiling import tiles_of_copies, tilings
 _CORRECTIONS = 4
 """Sizes of the server's slab that are tried at the most."""
 
-_EVEN = 3e-3
-"""Devices and server end together when their times differ by less than this share."""
+_EVEN = 1e-3
+"""Devices and server end together when evening them out would gain less than this share."""
 
 
 def options_for(
@@ -76,16 +76,17 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
         slab = slab_of(terms, area)
         if slab is None:
             break
-        search = replace(alone, terms=slab.rest, slab=slab, server=server, options=[])
+        search = replace(alone, terms=slab.rest, slab=slab, server=server, options=[], barred=set())
         search.run()
         if not search.options:
             break
         found += non_dominated(search.options, alone.links)
         best = min(search.options, key=lambda option: option.seconds(alone.links))
         devices_s = max(float(best.device_s.max()), best.links_s(alone.links))
-        if abs(devices_s - best.server_s) < _EVEN * devices_s:
-            break
         pace = slab.rest.items * slab.rest.area / devices_s
+        share = per_second / (per_second + pace)
+        if max(best.server_s - devices_s, share * (devices_s - best.server_s)) < _EVEN * devices_s:
+            break  # time that the server has left would be shared by all
         area = slab.area + (devices_s - best.server_s) / (1 / per_second + 1 / pace)
     return found
 

@@ -40,6 +40,9 @@ FAR, NEAR = 1.25, 1.08
 _WORTH_BARS = 1e-2
 """Inner splits are tried when their bound is at least this share below the best option (their search costs more)."""
 
+_PROMISE = 0.97
+"""Inner splits are tried first when their bound is under this share of that of whole depth."""
+
 _WORTH = 1e-3
 """A subset is tried when its bound is at least this share below the best option."""
 
@@ -58,6 +61,7 @@ class Search:
     server: Server | None = None
     inner: bool = False
     options: list[Option] = field(default_factory=list)
+    barred: set[int] = field(default_factory=set)
 
     @property
     def best_s(self) -> float:
@@ -71,7 +75,9 @@ class Search:
         devices leave devices out where that is best.
         """
         most, frugal = len(self.order), None if tiny(self.terms, len(self.order)) else self.frugal()
-        if frugal is not None:
+        if self.bars_first():
+            self.attempt_bars(most)
+        if frugal is not None and self.floor(self.order, self.links) < self.best_s * (1 - _WORTH):
             most = self.usual or self.affordable()
             if thorough:
                 self.close_in(most, NEAR if self.usual else FAR, frugal)
@@ -82,7 +88,15 @@ class Search:
                 break  # smaller subsets have larger bounds
             self.attempt(count, self.devices)
         for count in sorted({most, len(self.order)}) if cuts_depth(self.terms, self.inner) else ():
-            self.attempt_bars(count)
+            if count not in self.barred:
+                self.attempt_bars(count)
+
+    def bars_first(self) -> bool:
+        """Whether inner splits promise so much that tilings without are tried only where their bound is below what bars reach."""
+        if not cuts_depth(self.terms, self.inner) or tiny(self.terms, len(self.order)):
+            return False
+        alone = Links(egress=self.links.egress, ingress=self.links.ingress, flop_per_s=0.0)
+        return volume_bound(self.terms, self.devices.take(self.order), alone) < _PROMISE * self.floor(self.order, alone)
 
     def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
         """Bisect for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
@@ -123,6 +137,7 @@ class Search:
     def attempt_bars(self, count: int) -> None:
         """Tile over the ablest ``count`` with inner splits, where their bound promises enough."""
         subset = self.order[:count]
+        self.barred.add(count)
         alone = Links(egress=self.links.egress, ingress=self.links.ingress, flop_per_s=0.0)
         if not tiny(self.terms, count) and volume_bound(self.terms, self.devices.take(subset), alone) < self.best_s * (
             1 - _WORTH_BARS

@@ -28,6 +28,9 @@ from cleave_plan.planning.terms import Terms
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_GRAIN = 10
+"""Places in a usual strip where another may begin."""
+
 GRID = 64
 """Widths at which the prefix sums are kept; between them a width is interpolated."""
 
@@ -79,19 +82,43 @@ def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[Ints, Floats
     height = heights(terms, devices, T, grid[:, None])
     prefix = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(height, axis=1)], axis=1)
     longest = _longest_group(prefix, terms.rows, count)
-    width = group_widths(prefix, grid, terms.rows, longest)
-    reach = np.zeros(count + 1)
-    came = np.zeros(count + 1, dtype=np.int64)
+    usual = usual_group((terms.rows * terms.row_bytes, terms.columns * terms.col_bytes), count)
+    edges, reach, came = widest_cover(prefix, grid, terms.rows, longest, usual)
+    enough = np.flatnonzero(reach >= terms.columns)
+    if len(enough) == 0:
+        return None
+    bounds, widths = _trace(reach, came, int(enough[0]))
+    return edges[bounds], widths
+
+
+def usual_group(shape: tuple[float, float], count: int) -> float:
+    """Devices in a strip when ``count`` of them share a plane in squares; ``shape``: its length along strips and across."""
+    along, across = shape
+    return float(np.clip(np.sqrt(count * along / max(across, 1e-300)), 1, count))
+
+
+def widest_cover(prefix: Floats, grid: Floats, rows: int, longest: int, usual: float) -> tuple[Ints, Floats, Ints]:
+    """The dynamic programme over strips of at most ``longest`` devices: places where strips may begin or end, the widest cover
+    by the devices before each, and the (index of the) place where its last strip begins.
+
+    ``prefix[w, k]``: rows that the first k devices fill at the width ``grid[w]``. Devices next to each other are alike and a
+    strip's width makes up for one more or less of them, so in large fleets strips end at every few devices only
+    (``_GRAIN`` times in a ``usual`` strip).
+    """
+    count = prefix.shape[1] - 1
+    parts = max(1, round(count / max(1, int(usual / _GRAIN))))
+    edges = np.linspace(0, count, parts + 1).round().astype(np.int64)
+    longest = min(parts, -(-longest * parts // count))
+    width = group_widths(prefix[:, edges], grid, rows, longest)
+    reach, came = np.zeros(parts + 1), np.zeros(parts + 1, dtype=np.int64)
     sizes = np.arange(1, longest + 1)
-    for stop in range(1, count + 1):
+    for stop in range(1, parts + 1):
         span = min(stop, longest)
         starts = stop - sizes[:span]
         total = reach[starts] + width[starts, sizes[:span] - 1]
         pick = int(total.argmax())
         reach[stop], came[stop] = total[pick], starts[pick]
-        if reach[stop] >= terms.columns:
-            return _trace(reach, came, stop)
-    return None
+    return edges, reach, came
 
 
 def _trace(reach: Floats, came: Ints, stop: int) -> tuple[Ints, Floats]:
