@@ -16,6 +16,8 @@ constant, so area per second is greatest at the moment tau_j when the case is fu
 is an upper bound of the area that the device covers (all latencies but the first left out). ``T* = min{T : sum_i
 a_i(T - l_i) + server(T) >= items*M*N}`` follows by bisection, and the returned end of the bracket is the infeasible one.
 
+Items that cannot be cut (one row, one column, whole depth: a chain without rows) are done whole: floor(a_i), one GEMM by itself.
+
 Server links: area per operand byte of a tile grows with the tile, so a device that covers x <= a_i takes at least
 x / e_i bytes, e_i = A / (least bytes for A) of its largest tile. The most area for E*T bytes of egress is a fractional
 knapsack by e_i; the results received are at least b_out bytes an element.
@@ -137,8 +139,10 @@ def gemm_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
         return 0.0
     able = capacity(terms, devices)
 
+    uncut = terms.area == 1 and terms.whole_depth  # devices do whole items only
+
     def done(T: float) -> float:
-        area = able.area(T)
+        area = np.floor(able.area(T) * (1 + 1e-12)) if uncut else able.area(T)
         most = min(float(area.sum()), links.ingress * T / terms.out_bytes)
         if np.isfinite(links.egress):
             most = min(most, covered(area, able.efficiency(T), links.egress * T))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.optimize import linprog
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.ability import ability_of
 from cleave_plan.planning.bands import bands_of
-from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.bounds import Links, gemm_bound
 from cleave_plan.planning.level import level_bound, shares_at
 from cleave_plan.planning.levelprogram import BANDS
 from cleave_plan.planning.roots import latest_short
@@ -122,3 +123,18 @@ def test_groups_do_nearly_as_much_as_shares() -> None:
     for g, ability in enumerate(abilities):
         assert ability.amount(T)[shares.owner == g].sum() / ability.size == pytest.approx(shares.factor, rel=2e-2)
     assert shares.factor == pytest.approx(1, rel=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------ items that are not cut
+
+
+def test_items_that_cannot_be_cut_are_bounded_by_whole_ones() -> None:
+    """The moment at which whole items, handed to whoever ends first, are all done; a hair before, they are not."""
+    whole = replace(terms_of(gemm_of("g", (50, 1, 400, 1))), whole_depth=True)
+    devices = drawn(12, seed=3)
+    each = np.maximum(whole.row_bytes + whole.col_bytes, 0) / devices.downlink
+    each = np.maximum(each, np.maximum(whole.flop / devices.flop_per_s, whole.out_bytes / devices.uplink))
+    ends = np.sort(np.concatenate([latency + np.arange(1, 51) * own for latency, own in zip(devices.latency, each, strict=True)]))
+    assert gemm_bound(whole, devices, FREE) == pytest.approx(float(ends[49]), rel=1e-8)
+    cut = gemm_bound(replace(whole, whole_depth=False), devices, FREE)
+    assert cut < gemm_bound(whole, devices, FREE)
