@@ -32,6 +32,8 @@ class DType(StrEnum):
     COMPLEX128 = "complex128"
     STRING = "string"
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and types are keys everywhere
+
     @property
     def bits(self) -> int:
         """Bits of one element; a string counts as a 64-bit reference."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+_GRAPH, _GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
+
 
 def _find(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
     for attribute in node.attribute:
@@ -62,10 +64,11 @@ def get_tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Every subgraph that a node carries (branches, bodies)."""
-    graphs = []
+    graphs: list[onnx.GraphProto] = []
     for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
+        kind = attribute.type
+        if kind == _GRAPH:
             graphs.append(attribute.g)
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
+        elif kind == _GRAPHS:
             graphs.extend(attribute.graphs)
     return graphs

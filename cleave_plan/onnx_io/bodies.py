@@ -6,25 +6,24 @@ counts, and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 import onnx
 
 from cleave_plan.dtypes import DType
-from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.control_flow import BRANCHES
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, ShapeContradictionError
-from cleave_plan.onnx_io.matrix_work import domain_of, may_hold_matrix_work
-from cleave_plan.onnx_io.naming import first_output, inside, unique_names
-from cleave_plan.onnx_io.operators import operator_of
-from cleave_plan.onnx_io.order import reads
+from cleave_plan.onnx_io.matrix_work import may_hold_matrix_work
+from cleave_plan.onnx_io.naming import inside, unique_names
+from cleave_plan.onnx_io.operators import OPERATORS
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.rules.forms import Form, Operator
+from cleave_plan.onnx_io.views import NodeView, views_of
 from cleave_plan.workload.gemm import Operand, Phase, Role
 from cleave_plan.workload.graph import UnknownWork
 
@@ -139,58 +138,58 @@ def work_inside(region: Region, around: Enclosing) -> InnerWork:
 def _work_of(made: Pass, region: Region, around: Enclosing) -> InnerWork:
     """One run of a body."""
     graph = made.graph
-    needs = [tuple(reads(node)) for node in graph.node]
+    nodes = views_of(graph.node)
     own = {name: inside(region.path, name) for name in made.own}
     given = {value.name for value in graph.input}
-    seen = constant_tensors(graph, needs, given, outer=around.constants - own.keys())
+    seen = constant_tensors(graph, nodes, given, outer=around.constants - own.keys())
     scope = Enclosing(names={**around.names, **own}, constants=frozenset(seen), learned=around.learned | own.keys())
     parts = []
-    for node, name in zip(graph.node, unique_names(graph), strict=True):
+    for view, name in zip(nodes, unique_names(nodes), strict=True):
         path = inside(region.path, name)
-        inner = made.regions.get(first_output(node))
-        operator = operator_of(node)
+        inner = made.regions.get(view.first_output)
+        operator = OPERATORS.get((view.domain, view.op))
         if inner is not None:
             parts.append(work_inside(inner, scope))
         elif operator is not None:
-            parts.append(_node_work(node, operator, path, made, region, scope))
-        if operator is None and may_hold_matrix_work(node):
-            parts.append(_unknown(path, node, NO_RULE))
+            parts.append(_node_work(view, operator, path, made, region, scope))
+        if operator is None and may_hold_matrix_work(view.domain, view.op):
+            parts.append(_unknown(path, view, NO_RULE))
     return InnerWork.together(parts)
 
 
-def _node_work(node: onnx.NodeProto, operator: Operator, path: str, made: Pass, region: Region, scope: Enclosing) -> InnerWork:
+def _node_work(view: NodeView, operator: Operator, path: str, made: Pass, region: Region, scope: Enclosing) -> InnerWork:
     facts = made.facts
-    sizes = [facts[name].sizes if name in facts else None for name in node.input]
-    places = [place for place in operator.operands if place < len(sizes) and node.input[place]]
+    sizes = [facts[name].sizes if name in facts else None for name in view.inputs]
+    places = [place for place in operator.operands if place < len(sizes) and view.inputs[place]]
     if any(sizes[place] is None for place in places):
-        return _unknown(path, node, f"its size inside {region.op} {region.path!r} is not known")
+        return _unknown(path, view, f"its size inside {region.op} {region.path!r} is not known")
     try:
-        forms = operator.forms(node, sizes)
+        forms = operator.forms(view.node, sizes)
     except ShapeContradictionError as error:
-        return _unknown(path, node, f"its operands do not fit: {error}")
-    output = first_output(node)
+        return _unknown(path, view, f"its operands do not fit: {error}")
+    output = view.first_output
     gemms = []
     for form in forms:
         name = f"{path}/{form.part}" if form.part else path
-        a = _operand(node, form.a, form.a_dtype, f"{name}:a", made, scope)
-        b = _operand(node, form.b, form.b_dtype, f"{name}:b", made, scope)
+        a = _operand(view, form.a, form.a_dtype, f"{name}:a", made, scope)
+        b = _operand(view, form.b, form.b_dtype, f"{name}:b", made, scope)
         if a is None or b is None:
-            return _unknown(path, node, "the element type of its operands is not known")
+            return _unknown(path, view, "the element type of its operands is not known")
         out_dtype = form.out_dtype or dtype_of(facts.get(output, UNKNOWN).elem) or a.dtype
         pinned = replace(form, pinned=f"inside {region.op} {region.path}")
         gemms.append(
             InnerGemm(
-                name=name, node=path, op=node.op_type, form=pinned, a=a, b=b, output=scope.names.get(output, output),
-                out_dtype=out_dtype, phase=phase_of(node),
+                name=name, node=path, op=view.op, form=pinned, a=a, b=b, output=scope.names.get(output, output),
+                out_dtype=out_dtype, phase=phase_of(view.node),
             )
         )  # fmt: skip
     return InnerWork(gemms=tuple(gemms))
 
 
 def _operand(
-    node: onnx.NodeProto, place: int | None, dtype: DType | None, own_name: str, made: Pass, scope: Enclosing
+    view: NodeView, place: int | None, dtype: DType | None, own_name: str, made: Pass, scope: Enclosing
 ) -> Operand | None:
-    name = node.input[place or 0] if node.input else ""
+    name = view.inputs[place or 0] if view.inputs else ""
     dtype = dtype or dtype_of(made.facts.get(name, UNKNOWN).elem)
     if dtype is None:
         return None
@@ -200,20 +199,20 @@ def _operand(
     return Operand(tensor=scope.names.get(name, name), role=role, dtype=dtype, learned=name in scope.learned)
 
 
-def _unknown(name: str, node: onnx.NodeProto, reason: str) -> InnerWork:
-    return InnerWork(unknown=(UnknownWork(name=name, op=node.op_type, domain=domain_of(node), reason=reason),))
+def _unknown(name: str, view: NodeView, reason: str) -> InnerWork:
+    return InnerWork(unknown=(UnknownWork(name=name, op=view.op, domain=view.domain, reason=reason),))
 
 
 def _unwalked(region: Region, graph: onnx.GraphProto) -> InnerWork:
     """Everything in ``graph`` that is or may be matrix work, listed."""
     reason = f"inside {region.op} {region.path!r}: {region.reason}"
-    return InnerWork.together(_unknown(name, node, reason) for name, node in _workers(graph, region.path))
+    return InnerWork.together(_unknown(name, view, reason) for name, view in _workers(graph, region.path))
 
 
-def _workers(graph: onnx.GraphProto, path: str) -> Iterator[tuple[str, onnx.NodeProto]]:
-    names: Sequence[str] = unique_names(graph)
-    for node, name in zip(graph.node, names, strict=True):
-        if operator_of(node) is not None or may_hold_matrix_work(node):
-            yield inside(path, name), node
-        for inner in subgraphs(node):
+def _workers(graph: onnx.GraphProto, path: str) -> Iterator[tuple[str, NodeView]]:
+    nodes = views_of(graph.node)
+    for view, name in zip(nodes, unique_names(nodes), strict=True):
+        if (view.domain, view.op) in OPERATORS or may_hold_matrix_work(view.domain, view.op):
+            yield inside(path, name), view
+        for inner in view.bodies:
             yield from _workers(inner, inside(path, name))

@@ -153,7 +153,7 @@ class StepBuilder:
     def _maker(self, tensor: str) -> onnx.NodeProto | None:
         """The operator on elements that made ``tensor``, None when something else did."""
         index = self.around.producer.get(tensor)
-        node = None if index is None or index in self.around.gemms else self.around.graph.node[index]
+        node = None if index is None or index in self.around.gemms else self.around.nodes[index].node
         if node is None or domain_of(node) or node.op_type not in ELEMENTWISE | _BROADCAST or not all(node.input):
             return None
         return node

@@ -15,10 +15,9 @@ from cleave_plan.dtypes import DType
 from cleave_plan.kernels.chain import ChainProduct
 from cleave_plan.onnx_io.chain_sides import Folding
 from cleave_plan.onnx_io.chain_steps import ELEMENTWISE, RELABEL, StepBuilder
-from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.surroundings import NoChainError, Surroundings
 from cleave_plan.workload.attention import forward_chain
-from cleave_plan.workload.gemm import Role
+from cleave_plan.workload.gemm import Gemm, Role
 from cleave_plan.workload.graph import Chain
 
 _FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
@@ -55,14 +54,13 @@ def find_chains(around: Surroundings) -> tuple[ChainOfNodes, ...]:
     """All chains of a graph, in the order of their first products; no GEMM is in two."""
     if around.opset < _NUMPY_BROADCASTING:
         return ()
-    outputs = {value.name for value in around.graph.output}
     found: list[ChainOfNodes] = []
     taken: set[int] = set()
     for index in sorted(around.gemms):
         if index in taken or not _is_factor(around, index):
             continue
         span = _follow(around, index)
-        if span is None or span.context in taken or span.flow & outputs:
+        if span is None or span.context in taken or not span.flow.isdisjoint(around.outputs):
             continue
         try:
             found.append(_chain(around, span))
@@ -72,14 +70,19 @@ def find_chains(around: Surroundings) -> tuple[ChainOfNodes, ...]:
     return tuple(found)
 
 
+def may_be_scores(gemm: Gemm) -> bool:
+    """Whether a GEMM, as far as it can tell itself, can stand at either end of a chain."""
+    if gemm.op != "MatMul" or gemm.pinned or gemm.repeats != 1 or gemm.macs == 0:
+        return False
+    return all(operand.role is Role.ACTIVATION and operand.dtype in _FLOATS for operand in (gemm.a, gemm.b))
+
+
 def _is_factor(around: Surroundings, index: int) -> bool:
     """A MatMul of two activations, computed once, whose canonical result is its output as it lies in memory."""
-    gemm, node = around.gemms[index], around.graph.node[index]
-    if node.op_type != "MatMul" or domain_of(node) or gemm.macs == 0 or gemm.pinned or gemm.repeats != 1:
+    node = around.nodes[index]
+    if node.op != "MatMul" or node.domain or not may_be_scores(around.gemms[index]):
         return False
-    if any(operand.role is not Role.ACTIVATION or operand.dtype not in _FLOATS for operand in (gemm.a, gemm.b)):
-        return False
-    a, b = (around.shapes.get(name) for name in node.input)
+    a, b = (around.shapes.get(name) for name in node.inputs)
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return False
     rank = max(len(a), len(b))
@@ -105,12 +108,12 @@ def _follow(around: Surroundings, start: int) -> _Span | None:
     enter([around.gemms[start].output])
     while waiting:  # in the order of the graph, so that a node comes after all that it reads
         index = heappop(waiting)
-        node = around.graph.node[index]
+        view = around.nodes[index]
         if index in around.gemms and context is None and _continues(around, start, index, flow):
             context = index
-        elif index in around.moved and domain_of(node) == "" and node.op_type in _BETWEEN:
+        elif index in around.moved and not view.domain and view.op in _BETWEEN:
             operators.append(index)
-            enter([name for name in node.output if name])
+            enter(view.made)
         else:
             return None
     if context is None:
@@ -120,9 +123,9 @@ def _follow(around: Surroundings, start: int) -> _Span | None:
 
 def _continues(around: Surroundings, start: int, index: int, flow: Collection[str]) -> bool:
     """Whether the product ``index`` multiplies what became of the scores, row by row, by an activation of its own."""
-    first, second, node = around.gemms[start], around.gemms[index], around.graph.node[index]
+    first, second, inputs = around.gemms[start], around.gemms[index], around.nodes[index].inputs
     alike = (second.shape.batch, second.shape.m, second.shape.k) == (first.shape.batch, first.shape.m, first.shape.n)
-    return alike and _is_factor(around, index) and node.input[0] in flow and node.input[1] not in flow
+    return alike and _is_factor(around, index) and inputs[0] in flow and inputs[1] not in flow
 
 
 def _chain(around: Surroundings, span: _Span) -> ChainOfNodes:
@@ -131,8 +134,8 @@ def _chain(around: Surroundings, span: _Span) -> ChainOfNodes:
     batch, rows, d_k, length = scores.shape
     builder = StepBuilder(around=around, scores=scores.output, batch=batch, rows=rows, length=length)
     for index in span.operators:
-        builder.add(around.graph.node[index])
-    probabilities = around.graph.node[span.context].input[0]
+        builder.add(around.nodes[index].node)
+    probabilities = around.nodes[span.context].inputs[0]
     sides = tuple(builder.sides)
     read = [scores.a.tensor, scores.b.tensor, context.b.tensor, *(tensor for tensor, _ in sides)]
     chain = forward_chain(

@@ -18,15 +18,16 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the
     header or the data of a small tensor is damaged.
     """
-    where = f"{model}: tensor {tensor.name!r}"
-    sizes = tuple(int(size) for size in tensor.dims)
-    if any(size < 0 for size in sizes):
+    sizes = tuple(tensor.dims)
+    if sizes and min(sizes) < 0:
+        where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
     if not is_small(tensor.data_type, sizes):
         return Fact(elem=tensor.data_type, shape=sizes)
     try:
         value = _outside_value(tensor, sizes, model.parent) if is_external(tensor) else tensor_to_array(tensor)
     except ValueError as error:
+        where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
     return Fact(elem=tensor.data_type, shape=sizes) if value is None else fact_of_value(value, tensor.data_type)
 
@@ -57,21 +58,22 @@ def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Pat
 def constant_fact(node: onnx.NodeProto, model: Path) -> Fact:
     """The output of a Constant node, whichever of its attributes holds the value."""
     for attribute in node.attribute:
-        if attribute.name == "value":
+        name = attribute.name
+        if name == "value":
             return tensor_fact(attribute.t, model)
-        if attribute.name == "value_int":
+        if name == "value_int":
             return fact_of_value(np.array(attribute.i, dtype=np.int64), onnx.TensorProto.INT64)
-        if attribute.name == "value_ints":
+        if name == "value_ints":
             return fact_of_value(np.array(attribute.ints, dtype=np.int64), onnx.TensorProto.INT64)
-        if attribute.name == "value_float":
+        if name == "value_float":
             return fact_of_value(np.array(attribute.f, dtype=np.float32), onnx.TensorProto.FLOAT)
-        if attribute.name == "value_floats":
+        if name == "value_floats":
             return fact_of_value(np.array(attribute.floats, dtype=np.float32), onnx.TensorProto.FLOAT)
-        if attribute.name == "value_string":
+        if name == "value_string":
             return Fact(elem=onnx.TensorProto.STRING, shape=())
-        if attribute.name == "value_strings":
+        if name == "value_strings":
             return Fact(elem=onnx.TensorProto.STRING, shape=(len(attribute.strings),))
-        if attribute.name == "sparse_value":
+        if name == "sparse_value":
             sparse = attribute.sparse_tensor
             return Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
     return UNKNOWN

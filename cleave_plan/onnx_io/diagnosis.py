@@ -10,7 +10,8 @@ import onnx
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
-from cleave_plan.onnx_io.order import node_label, reads
+from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.views import reads
 
 
 class Diagnosis:

@@ -32,10 +32,11 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
     """
     graph = file.model.graph
     nodes: list[onnx.NodeProto] = []
-    found, stood_for = Pairs(graph, facts).rewrite(names)
+    found, stood_for = Pairs(file.nodes, {value.name for value in graph.output}, facts).rewrite(names)
     origins = {name: Origin(name, op) for name, op in stood_for.items()}
+    opset = file.opsets[""]
     for name, node in found:
-        builder = expansion_of(node, name, facts, file.opsets[""])
+        builder = expansion_of(node, name, facts, opset)
         if builder is None:
             nodes.append(node)
             continue

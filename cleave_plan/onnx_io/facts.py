@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,21 +38,22 @@ class Fact:
     """What is known of one tensor.
 
     ``elem`` is the ONNX element type code (0: unknown); ``shape`` is None when even the rank is unknown; ``other`` holds
-    the type of what is not a tensor (a sequence, an optional, a map).
+    the type of what is not a tensor (a sequence, an optional, a map). ``sizes`` is the shape when every size is known, otherwise
+    None; ``key`` is equal for tensors of which the same is known, and None for what is not a tensor.
     """
 
     elem: int = 0
     shape: tuple[Dim, ...] | None = None
     value: Value | None = None
     other: onnx.TypeProto | None = None
+    sizes: tuple[int, ...] | None = field(init=False, compare=False, repr=False)
+    key: object = field(init=False, compare=False, repr=False)
 
-    @property
-    def sizes(self) -> tuple[int, ...] | None:
-        """The shape when every size is known, otherwise None."""
-        if self.shape is None:
-            return None
-        known = tuple(size for size in self.shape if isinstance(size, int))
-        return known if len(known) == len(self.shape) else None
+    def __post_init__(self) -> None:
+        shape = self.shape
+        whole = shape is not None and all(map(_is_size, shape))
+        object.__setattr__(self, "sizes", shape if whole else None)
+        object.__setattr__(self, "key", None if self.other is not None else (self.elem, shape, _fingerprint(self.value)))
 
     @property
     def whole_value(self) -> Value | None:
@@ -62,6 +64,18 @@ class Fact:
     def partial_value(self) -> Value | None:
         """The values when only some are known."""
         return self.value if self.value is not None and self.value.dtype == object else None
+
+
+def _is_size(size: Dim) -> bool:
+    return isinstance(size, int)
+
+
+def _fingerprint(value: Value | None) -> object:
+    if value is None:
+        return None
+    if value.dtype == object:
+        return value.shape, tuple(value.ravel().tolist())
+    return value.dtype.char, value.tobytes()
 
 
 UNKNOWN = Fact()
@@ -88,8 +102,11 @@ _NAMELESS = frozenset({"", "?", "-1", "None", "none", "unk", "unknown"})
 
 def declared_dim(dim: onnx.TensorShapeProto.Dimension, names: Mapping[str, int] | None = None) -> Dim:
     """One dimension of a declared type as a Dim."""
+    value = int(dim.dim_value)
+    if value > 0:
+        return value
     if dim.HasField("dim_value"):
-        return int(dim.dim_value) if dim.dim_value >= 0 else None
+        return None if value else 0
     name = str(dim.dim_param).strip()
     if name in _NAMELESS:
         return None
@@ -116,6 +133,21 @@ def type_of_fact(fact: Fact) -> onnx.TypeProto:
     return kind
 
 
+def as_value(items: Sequence[Dim], shape: tuple[int, ...]) -> Value:
+    """A folded tensor of ``items``: of int64 when every one is known. What int64 cannot hold is unknown."""
+    items = [None if isinstance(item, int) and not -LARGEST <= item <= LARGEST else item for item in items]
+    if all(isinstance(item, int) for item in items):
+        return np.array(items, dtype=np.int64).reshape(shape)
+    array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def partial_shape(shape: Sequence[Dim]) -> Value:
+    """A shape as the tensor that the Shape operator makes of it."""
+    return as_value(shape, (len(shape),))
+
+
 def is_small(elem: int, sizes: Iterable[int]) -> bool:
     """Whether a tensor of this type and shape is one whose values are kept."""
     count = 1
@@ -134,8 +166,17 @@ _INTEGERS = frozenset(
 )  # fmt: skip
 
 
+_RAW: dict[int, np.dtype[Any]] = {
+    onnx.TensorProto.INT64: np.dtype("<i8"), onnx.TensorProto.INT32: np.dtype("<i4"), onnx.TensorProto.FLOAT: np.dtype("<f4"),
+}  # fmt: skip
+
+
 def tensor_to_array(tensor: onnx.TensorProto) -> Value:
     """Values of a small tensor that lies in the file; raises ValueError when its bytes do not fit its header."""
+    raw = _RAW.get(tensor.data_type)
+    if raw is not None and tensor.raw_data and sys.byteorder == "little":  # most of them, without a detour
+        plain: Value = np.frombuffer(tensor.raw_data, raw).reshape(tuple(tensor.dims))
+        return plain
     try:
         array: Value = numpy_helper.to_array(tensor)
     except Exception as error:  # to_array reports damage through several unrelated exception types

@@ -8,13 +8,13 @@ as a ticket, and the tickets are changed back. For sums and products of such ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
-from cleave_plan.onnx_io.facts import LARGEST, Dim, Value
+from cleave_plan.onnx_io.arithmetic import plain_fact
+from cleave_plan.onnx_io.facts import Dim, Value, as_value
+from cleave_plan.onnx_io.matrix_work import STANDARD
 
 MOVERS = frozenset(
     {
@@ -37,6 +37,11 @@ class CannotFoldError(ValueError):
 
 def evaluate(node: onnx.NodeProto, opsets: dict[str, int], values: Sequence[Value | None]) -> list[Value]:
     """Outputs of ``node`` on known inputs (None where an optional input is absent); raises CannotFoldError."""
+    plain = plain_fact(node, values) if node.domain in STANDARD else None
+    if plain is not None and plain.value is not None:
+        return [plain.value]
+    from onnx.reference import ReferenceEvaluator  # large, slow to load, and most models need nothing of it
+
     feeds = {name: value for name, value in zip(node.input, values, strict=True) if name}
     outputs = [name for name in node.output if name]
     graph = onnx.GraphProto(
@@ -62,14 +67,14 @@ def evaluate_partly(node: onnx.NodeProto, opsets: dict[str, int], values: Sequen
     arithmetic = _ARITHMETIC.get(node.op_type)
     if arithmetic is not None and len(values) == 2 and values[0] is not None and values[1] is not None:
         left, right = np.broadcast_arrays(values[0], values[1])
-        return [_objects([arithmetic(x, y) for x, y in zip(_dims(left), _dims(right), strict=True)], left.shape)]
+        return [as_value([arithmetic(x, y) for x, y in zip(_dims(left), _dims(right), strict=True)], left.shape)]
     if node.op_type == "Cast" and values[0] is not None:
         return [values[0]]
     if node.op_type == "ReduceProd" and values[0] is not None and len(values) == 1 and not node.attribute:
         total: Dim = 1
         for size in _dims(values[0]):
             total = _times(total, size)
-        return [_objects([total], (1,) * values[0].ndim)]
+        return [as_value([total], (1,) * values[0].ndim)]
     raise CannotFoldError("not an operator on partly known shapes")
 
 
@@ -90,26 +95,11 @@ def _move_tickets(node: onnx.NodeProto, opsets: dict[str, int], values: Sequence
         else:
             travelling.append(value)
     moved = evaluate(node, opsets, travelling)
-    return [_objects([tickets[int(ticket)] for ticket in result.ravel()], result.shape) for result in moved]
+    return [as_value([tickets[int(ticket)] for ticket in result.ravel()], result.shape) for result in moved]
 
 
 def _dims(value: Value) -> list[Dim]:
     return [item if item is None or isinstance(item, str) else int(item) for item in value.ravel().tolist()]
-
-
-def _objects(items: list[Dim], shape: tuple[int, ...]) -> Value:
-    """A folded tensor of ``items``: of int64 when every one is known. What int64 cannot hold is unknown."""
-    items = [None if isinstance(item, int) and not -LARGEST <= item <= LARGEST else item for item in items]
-    if all(isinstance(item, int) for item in items):
-        return np.array(items, dtype=np.int64).reshape(shape)
-    array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)
-    array[:] = items
-    return array.reshape(shape)
-
-
-def partial_shape(shape: Sequence[Dim]) -> Value:
-    """A shape as the tensor that the Shape operator makes of it."""
-    return _objects(list(shape), (len(shape),))
 
 
 def _both(compute: Callable[[int, int], int]) -> Callable[[Dim, Dim], Dim]:

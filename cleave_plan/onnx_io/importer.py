@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs, check_trips
 from cleave_plan.onnx_io.bodies import Enclosing, InnerGemm, InnerWork, work_inside
-from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains
+from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains, may_be_scores
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import Diagnosis
 from cleave_plan.onnx_io.elements import dtype_of
@@ -21,11 +22,10 @@ from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.gradient_names import gradient_names
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
-from cleave_plan.onnx_io.matrix_work import domain_of
-from cleave_plan.onnx_io.naming import first_output, unique_names
+from cleave_plan.onnx_io.naming import unique_names
 from cleave_plan.onnx_io.notes import make_notes
-from cleave_plan.onnx_io.operators import has_uncounted_matrix_work, operator_of
-from cleave_plan.onnx_io.order import node_label, reads_of
+from cleave_plan.onnx_io.operators import OPERATORS, has_uncounted_matrix_work
+from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.parameters import constant_tensors, find_parameters, learned_tensors
 from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.reader import ModelFile, read_model
@@ -34,6 +34,7 @@ from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors
 from cleave_plan.onnx_io.traffic import bytes_moved
+from cleave_plan.onnx_io.views import NodeView, views_of
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
 
@@ -99,16 +100,16 @@ def load_model(
         bindings = replace(bindings, defaults=tuple(name for name in bindings.defaults if name not in names.gradients))
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
-    regions = walk.run(graph, facts)
-    origins = expand_fused(file, facts, unique_names(graph)) if _may_expand(graph) else {}
+    regions = walk.run(graph, facts, nodes=file.nodes)
+    origins = expand_fused(file, facts, unique_names(file.nodes)) if _may_expand(file.nodes) else {}
     return _Importer(file, bindings, facts, walk, origins, regions).build(given)
 
 
-def _may_expand(graph: onnx.GraphProto) -> bool:
+def _may_expand(nodes: Sequence[NodeView]) -> bool:
     """Whether a node may stand for others: a fused one, or a dequantisation before a product."""
-    ops = {(domain_of(node), node.op_type): node for node in graph.node}
-    return ("", "DequantizeLinear") in ops or any(
-        operator is not None and operator.expand is not None for operator in map(operator_of, ops.values())
+    kinds = {(view.domain, view.op) for view in nodes}
+    return any(op == "DequantizeLinear" for _, op in kinds) or any(
+        operator is not None and operator.expand is not None for operator in map(OPERATORS.get, kinds)
     )
 
 
@@ -123,17 +124,18 @@ class _Importer:
         self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
         self.where = str(file.path)
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
-        self.names = unique_names(self.graph)
+        self.nodes = views_of(self.graph.node) if origins else file.nodes
+        self.names = unique_names(self.nodes)
         self.forms, unknown = self._forms()
-        needs = reads_of(self.graph.node) if origins else file.needs
-        self.constants = constant_tensors(self.graph, needs, bindings.inputs)
-        self.learned = learned_tensors(self.graph, needs, facts)
+        self.constants = constant_tensors(self.graph, self.nodes, bindings.inputs)
+        self.learned = learned_tensors(self.graph, self.nodes, facts)
         self.inner = self._inner(regions)
         self.unknown = unknown + tuple(entry for work in self.inner.values() for entry in work.unknown)
         # A node whose bodies hold GEMMs runs in their level, and what reads its results in a later one.
         working = self.forms.keys() | {index for index, work in self.inner.items() if work.gemms}
-        self.schedule: Schedule = schedule(self.graph, working, needs)
-        self.sizes = {name: _bytes(fact.elem, self.shapes[name]) for name, fact in facts.items()}
+        self.schedule: Schedule = schedule(self.nodes, working)
+        self.sizes = {name: _bytes(fact.elem, fact.sizes) for name, fact in facts.items()}
+        self.dtypes = {name: dtype for name, fact in facts.items() if (dtype := dtype_of(fact.elem)) is not None}
 
     def build(self, given: _Given) -> ImportedModel:
         """The imported model."""
@@ -144,7 +146,7 @@ class _Importer:
         operators = self._server_operators()
         operands = {gemm.a.tensor for gemm in gemms} | {gemm.b.tensor for gemm in gemms}
         chains = self._chains(gemms, operators)
-        parameters = find_parameters(self.graph, self.schedule.reads, operands, self.bindings.inputs, self.file.path.parent)
+        parameters = find_parameters(self.graph, self.nodes, operands, self.bindings.inputs, self.file.path.parent)
         workload = Workload(
             name=self.file.path.stem,
             sha256=self.file.sha256,
@@ -170,10 +172,10 @@ class _Importer:
             path=self.file.path,
             workload=workload,
             model=self.file.model,
-            nodes={gemm.name: self.graph.node[index] for index, gemm in numbered},
+            nodes={gemm.name: self.nodes[index].node for index, gemm in numbered},
             depth=dict(enumerate(self.schedule.depth)),
             tensor_shapes={name: sizes for name, sizes in self.shapes.items() if sizes is not None},
-            tensor_dtypes=self._dtypes(),
+            tensor_dtypes=self.dtypes,
             chains={found.chain.gemms[0]: found for found in chains},
         )
 
@@ -181,16 +183,17 @@ class _Importer:
         """The canonical forms of every node that holds matrix work by its rule, and the nodes whose sizes the data decides."""
         forms: dict[int, tuple[Form, ...]] = {}
         failing: dict[int, list[str]] = {}
-        for index, node in enumerate(self.graph.node):
-            operator = operator_of(node)
+        for index, view in enumerate(self.nodes):
+            operator = OPERATORS.get((view.domain, view.op))
             if operator is None:
                 continue
-            sizes = [self.shapes.get(name) if name else None for name in node.input]
-            places = [place for place in operator.operands if place < len(sizes) and node.input[place]]
+            node = view.node
+            sizes = [self.shapes.get(name) if name else None for name in view.inputs]
+            places = [place for place in operator.operands if place < len(sizes) and view.inputs[place]]
             if any(sizes[place] is None for place in places):
-                failing[index] = [node.input[place] for place in places]
+                failing[index] = [view.inputs[place] for place in places]
                 continue
-            if not any(node.output):
+            if not view.made:
                 raise InputFileError(f"{node_label(node)} has no output", where=self.where, expected="a name for its result")
             try:
                 found = operator.forms(node, sizes)
@@ -206,9 +209,8 @@ class _Importer:
         if not failing:
             return forms, ()
         diagnosis = Diagnosis(self.graph, self.facts, self.bindings, self.walk.faults, self.where)
-        nodes = self.graph.node
         return forms, tuple(
-            UnknownWork(name=self.names[index], op=nodes[index].op_type, domain=domain_of(nodes[index]), reason=reason)
+            UnknownWork(name=self.names[index], op=self.nodes[index].op, domain=self.nodes[index].domain, reason=reason)
             for index, reason in diagnosis.reasons(failing).items()
         )
 
@@ -217,7 +219,7 @@ class _Importer:
         if not regions:
             return {}
         around = Enclosing(names={}, constants=frozenset(self.constants), learned=frozenset(self.learned))
-        place = {first_output(node): index for index, node in enumerate(self.graph.node)}
+        place = {view.first_output: index for index, view in enumerate(self.nodes)}
         return {
             place[output]: work_inside(region, around).with_unique_names()
             for output, region in regions.items()
@@ -225,23 +227,23 @@ class _Importer:
         }
 
     def _gemm(self, index: int, form: Form) -> Gemm:
-        node = self.graph.node[index]
+        view = self.nodes[index]
         name = self._name(index, form)
-        a = self._operand(node, form.a, form.a_dtype, f"{name}:a")
-        b = self._operand(node, form.b, form.b_dtype, f"{name}:b")
+        a = self._operand(view, form.a, form.a_dtype, f"{name}:a")
+        b = self._operand(view, form.b, form.b_dtype, f"{name}:b")
         if form.b_scales:
-            b = replace(b, scale_bits=self._scale_bits(node, form))
-        output = next(name for name in node.output if name)
+            b = replace(b, scale_bits=self._scale_bits(view, form))
+        output = view.first_output
         out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
-        origin = self.origins.get(node.name, Origin(self.names[index], node.op_type))
+        origin = self.origins.get(view.name, Origin(self.names[index], view.op))
         return Gemm(
-            name=name, node=origin.name, op=origin.op, phase=phase_of(node), shape=form.shape, window=form.window, a=a, b=b,
+            name=name, node=origin.name, op=origin.op, phase=phase_of(view.node), shape=form.shape, window=form.window, a=a, b=b,
             output=output, out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
         )  # fmt: skip
 
-    def _scale_bits(self, node: onnx.NodeProto, form: Form) -> float:
+    def _scale_bits(self, view: NodeView, form: Form) -> float:
         """Bits of the scales and zero points of B for each of its elements; 0 where their sizes are not known."""
-        names = [node.input[place] for place in form.b_scales if place < len(node.input) and node.input[place]]
+        names = [view.inputs[place] for place in form.b_scales if place < len(view.inputs) and view.inputs[place]]
         elements = form.shape.batch * form.shape.k * form.shape.n
         return 8 * sum(self.sizes.get(name) or 0 for name in names) / max(elements, 1)
 
@@ -255,13 +257,13 @@ class _Importer:
     def _name(self, index: int, form: Form) -> str:
         return f"{self.names[index]}/{form.part}" if form.part else self.names[index]
 
-    def _operand(self, node: onnx.NodeProto, place: int | None, dtype: DType | None, own_name: str) -> Operand:
+    def _operand(self, view: NodeView, place: int | None, dtype: DType | None, own_name: str) -> Operand:
         """The operand at ``place``, or one that the node makes itself (and of which it says the type)."""
-        name = node.input[place or 0]
+        name = view.inputs[place or 0]
         dtype = dtype or dtype_of(self.facts[name].elem)
         if dtype is None:
             raise InputFileError(
-                f"the element type of tensor {name!r}, read by {node_label(node)}, is not known", where=self.where,
+                f"the element type of tensor {name!r}, read by {node_label(view.node)}, is not known", where=self.where,
                 expected="an element type in the file (value_info)",
             )  # fmt: skip
         if place is None:
@@ -273,21 +275,22 @@ class _Importer:
         members: list[list[int]] = [[] for _ in range(self.schedule.levels)]
         for place, gemm in enumerate(gemms):
             members[gemm.level].append(place)
-        live = live_bytes(self.graph, self.schedule, self.forms.keys(), self.sizes, self.constants)
+        live = live_bytes(self.graph, self.nodes, self.schedule, self.forms.keys(), self.sizes, self.constants)
         return tuple(Level(index=index, gemms=tuple(places), live_bytes=live[index]) for index, places in enumerate(members))
 
-    def _dtypes(self) -> dict[str, DType]:
-        return {name: dtype for name, fact in self.facts.items() if (dtype := dtype_of(fact.elem)) is not None}
-
     def _chains(self, gemms: tuple[Gemm, ...], operators: tuple[ServerOperator, ...]) -> tuple[ChainOfNodes, ...]:
-        by_name, moved = {gemm.name: gemm for gemm in gemms}, {operator.name: operator.bytes for operator in operators}
+        by_name = {gemm.name: gemm for gemm in gemms}
         single = {index: by_name[self._name(index, forms[0])] for index, forms in self.forms.items() if len(forms) == 1}
+        if not any(may_be_scores(gemm) for gemm in single.values()):
+            return ()
+        moved = {operator.name: operator.bytes for operator in operators}
         return find_chains(
             Surroundings(
-                graph=self.graph, schedule=self.schedule, shapes=self.shapes, dtypes=self._dtypes(), products=self.forms.keys(),
-                gemms=single, names=self.names, opset=self.file.opsets.get("", 1), learned=self.learned,
+                nodes=self.nodes, outputs={value.name for value in self.graph.output}, schedule=self.schedule, shapes=self.shapes,
+                dtypes=self.dtypes, products=self.forms.keys(), gemms=single, names=self.names,
+                opset=self.file.opsets.get("", 1), learned=self.learned,
                 moved={index: moved[name] for index, name in enumerate(self.names) if name in moved},
-                fixed=fixed_tensors(self.graph, self.schedule, self.constants, self.shapes),
+                fixed=fixed_tensors(self.nodes, self.constants, self.shapes),
             )
         )  # fmt: skip
 
@@ -299,15 +302,16 @@ class _Importer:
         """Every node without a form, but for Constants, which do nothing."""
         return tuple(
             ServerOperator(
-                name=self.names[index], op=node.op_type, domain=domain_of(node), level=self.schedule.depth[index],
-                bytes=bytes_moved(node, self.schedule.reads[index], self.sizes),
-                gemm_like=(domain_of(node) != "" or index not in self.inner) and has_uncounted_matrix_work(node),
+                name=self.names[index], op=view.op, domain=view.domain, level=self.schedule.depth[index],
+                bytes=bytes_moved(view, self.sizes),
+                gemm_like=(view.domain != "" or index not in self.inner) and has_uncounted_matrix_work(view),
             )
-            for index, node in enumerate(self.graph.node)
-            if index not in self.forms and node.op_type != "Constant"
+            for index, view in enumerate(self.nodes)
+            if index not in self.forms and view.op != "Constant"
         )  # fmt: skip
 
 
+@cache
 def _bytes(elem: int, sizes: tuple[int, ...] | None) -> int | None:
     dtype = dtype_of(elem)
     return None if dtype is None or sizes is None else dtype.bytes_of(prod(sizes))

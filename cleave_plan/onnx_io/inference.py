@@ -7,12 +7,14 @@ by node it does neither. Answers are kept, because the layers of a network ask t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
 from onnx import shape_inference
 
-from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, array_to_tensor, fact_of_type, type_of_fact
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact, array_to_tensor, fact_of_type, type_of_fact
+from cleave_plan.onnx_io.views import NodeView
 
 
 class InferenceFailedError(ValueError):
@@ -25,26 +27,10 @@ class NodeInference:
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
         self._imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
-        self._schemas: dict[tuple[str, str], Any] = {}
 
     def schema(self, op_type: str, domain: str) -> Any | None:
-        """The operator's schema in the model's version of its domain, None when onnx has none.
-
-        An operator that is younger than the model's operator set is taken in its newest form: runtimes had some of them
-        (LayerNormalization, Gelu) before the standard did, and files use them.
-        """
-        key = (op_type, domain)
-        if key not in self._schemas:
-            self._schemas[key] = self._find_schema(op_type, domain)
-        return self._schemas[key]
-
-    def _find_schema(self, op_type: str, domain: str) -> Any | None:
-        for version in (self._opsets.get(domain, 1), onnx.defs.onnx_opset_version()):
-            try:
-                return onnx.defs.get_schema(op_type, version, domain)
-            except onnx.defs.SchemaError:
-                continue
-        return None
+        """The operator's schema in the model's version of its domain, None when onnx has none."""
+        return _schema(op_type, domain, self._opsets.get(domain, 1))
 
     def outputs(
         self, node: onnx.NodeProto, domain: str, inputs: Sequence[Fact], outer: Mapping[str, Fact] | None = None
@@ -70,21 +56,31 @@ class NodeInference:
         return [fact_of_type(found[name]) if name in found else UNKNOWN for name in node.output]
 
 
-def question(node: onnx.NodeProto, inputs: Sequence[Fact]) -> object:
+@cache
+def _schema(op_type: str, domain: str, opset: int) -> Any | None:
+    """The operator's schema in version ``opset`` of its domain.
+
+    An operator that is younger than the model's operator set is taken in its newest form: runtimes had some of them
+    (LayerNormalization, Gelu) before the standard did, and files use them.
+    """
+    for version in (opset, onnx.defs.onnx_opset_version()):
+        try:
+            return onnx.defs.get_schema(op_type, version, domain)
+        except onnx.defs.SchemaError:
+            continue
+    return None
+
+
+def question(view: NodeView, inputs: Sequence[Fact]) -> object:
     """What an answer about a node depends on: operator, attributes, and what is known of its inputs.
 
     None when it cannot be compared (inputs that are not tensors).
     """
-    if any(fact.other is not None for fact in inputs):
+    known = tuple([fact.key for fact in inputs])
+    if None in known:
         return None
-    known = tuple(
-        (bool(name), fact.elem, fact.shape, _fingerprint(fact.value)) for name, fact in zip(node.input, inputs, strict=True)
-    )
-    attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-    return node.domain, node.op_type, attributes, known, tuple(bool(name) for name in node.output)
-
-
-def _fingerprint(value: Value | None) -> object:
-    if value is None:
-        return None
-    return (value.shape, tuple(value.ravel().tolist())) if value.dtype == object else (value.dtype.char, value.tobytes())
+    made = len(view.outputs) if len(view.made) == len(view.outputs) else tuple(map(bool, view.outputs))
+    attributes = view.node.attribute
+    if not attributes:
+        return view.domain, view.op, known, made
+    return view.domain, view.op, known, made, *(attribute.SerializeToString() for attribute in attributes)

@@ -6,10 +6,12 @@ level d; the last ones have depth ``len(levels)``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+
+from cleave_plan.onnx_io.views import NodeView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,27 +20,33 @@ class Schedule:
 
     depth: tuple[int, ...]
     levels: int
-    reads: tuple[tuple[str, ...], ...]
 
 
-def schedule(graph: onnx.GraphProto, gemms: Collection[int], needs: tuple[tuple[str, ...], ...]) -> Schedule:
-    """Depths of the nodes of a sorted graph, of which ``gemms`` (indices) are GEMMs; ``needs`` are what each node reads."""
+def schedule(nodes: Sequence[NodeView], gemms: Collection[int]) -> Schedule:
+    """Depths of ``nodes``, which are sorted and of which ``gemms`` (indices) are GEMMs."""
     made: dict[str, int] = {}
     depths = []
     levels = 0
-    for index, node in enumerate(graph.node):
-        depth = max((made.get(name, 0) for name in needs[index]), default=0)
-        after = depth + 1 if index in gemms else depth
-        for name in node.output:
-            made[name] = after
-        levels = max(levels, after)
+    for index, view in enumerate(nodes):
+        depth = 0
+        for name in view.reads:
+            before = made.get(name, 0)
+            if before > depth:
+                depth = before
         depths.append(depth)
-    return Schedule(depth=tuple(depths), levels=levels, reads=needs)
+        after = depth + 1 if index in gemms else depth
+        if after:
+            for name in view.made:
+                made[name] = after
+            if after > levels:
+                levels = after
+    return Schedule(depth=tuple(depths), levels=levels)
 
 
 def live_bytes(
-    graph: onnx.GraphProto, plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int | None], constants: Collection[str]
-) -> tuple[int | None, ...]:
+    graph: onnx.GraphProto, nodes: Sequence[NodeView], plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int | None],
+    constants: Collection[str],
+) -> tuple[int | None, ...]:  # fmt: skip
     """Bytes of activations alive during each level: what it reads, what it makes, and what later nodes still need.
 
     ``sizes`` are bytes of tensors (None or absent: unknown, which makes every level that holds the tensor unknown);
@@ -46,24 +54,24 @@ def live_bytes(
     """
     first = {value.name: 0 for value in graph.input}
     last: dict[str, int] = {}
-    for index, node in enumerate(graph.node):
-        depth = plan.depth[index]
-        for name in node.output:
+    for index, (view, depth) in enumerate(zip(nodes, plan.depth, strict=True)):
+        for name in view.made:
             first[name] = depth
         # A server node of depth d reads after level d - 1 and before level d.
         use = depth if index in gemms else depth - 1
-        for name in plan.reads[index]:
-            last[name] = max(last.get(name, use), use)
+        for name in view.reads:
+            if last.get(name, -1) < use:
+                last[name] = use
     for value in graph.output:
         last[value.name] = plan.levels - 1
     for index in gemms:  # a result that nobody reads still arrives
-        for name in graph.node[index].output:
+        for name in nodes[index].made:
             last.setdefault(name, plan.depth[index])
     change = [0] * (plan.levels + 1)
     unknown = [0] * (plan.levels + 1)
     for name, start in first.items():
         stop = last.get(name, -1)
-        if not name or name in constants or stop < start:
+        if stop < start or name in constants:
             continue
         size = sizes.get(name)
         table, amount = (unknown, 1) if size is None else (change, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import onnx
 
 MICROSOFT = "com.microsoft"
@@ -51,11 +53,11 @@ def domain_of(node: onnx.NodeProto) -> str:
     return "" if node.domain in STANDARD else str(node.domain)
 
 
-def may_hold_matrix_work(node: onnx.NodeProto) -> bool:
+@cache
+def may_hold_matrix_work(domain: str, op: str) -> bool:
     """Whether an operator holds matrix work or is a stranger that may; its subgraphs are not looked into."""
-    domain = domain_of(node)
     if domain == OWN:  # those with products have rules
         return False
-    if node.op_type in MATRIX_WORK.get(domain, ()):
+    if op in MATRIX_WORK.get(domain, ()):
         return True
-    return not onnx.defs.has(node.op_type, domain) and node.op_type not in NO_MATRIX_WORK.get(domain, ())
+    return not onnx.defs.has(op, domain) and op not in NO_MATRIX_WORK.get(domain, ())

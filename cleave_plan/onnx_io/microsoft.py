@@ -8,8 +8,9 @@ from __future__ import annotations
 import onnx
 
 from cleave_plan.onnx_io.attributes import get_int, get_ints
+from cleave_plan.onnx_io.broadcasting import broadcast, matmul_shape
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact
-from cleave_plan.onnx_io.shape_rules import Facts, ShapeRule, broadcast, conv_outputs, like_first, matmul_shape
+from cleave_plan.onnx_io.shape_rules import Facts, ShapeRule, conv_outputs, like_first
 
 _INT32 = onnx.TensorProto.INT32
 

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 
-from cleave_plan.onnx_io.attributes import subgraphs
-from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.views import NodeView, views_of
 
 
-def unique_names(graph: onnx.GraphProto) -> list[str]:
+def unique_names(nodes: Sequence[NodeView]) -> list[str]:
     """A name for every node: its own where no other node has it, else that of its first output, else its place."""
-    own = [node.name for node in graph.node]
-    count = Counter(own)
+    count = Counter(view.name for view in nodes)
     taken = {name for name, number in count.items() if name and number == 1}
     names = []
-    for index, name in enumerate(own):
+    for index, view in enumerate(nodes):
+        name = view.name
         if name not in taken:
-            node = graph.node[index]
-            name = first_output(node) or f"{node.op_type}-{index}"
+            name = view.first_output or f"{view.op}-{index}"
             while name in taken:
                 name = f"{name}#{index}"
             taken.add(name)
         names.append(name)
     return names
-
-
-def first_output(node: onnx.NodeProto) -> str:
-    """The first tensor that a node makes, "" when it makes none."""
-    return next((name for name in node.output if name), "")
 
 
 def inside(path: str, name: str) -> str:
@@ -40,10 +33,9 @@ def inside(path: str, name: str) -> str:
 
 def loop_names(graph: onnx.GraphProto, path: str = "") -> Iterator[str]:
     """The path of every Loop in ``graph`` and in its subgraphs: the names that ``--trip`` takes."""
-    if not any(node.attribute and subgraphs(node) for node in graph.node):
-        return
-    for node, name in zip(graph.node, unique_names(graph), strict=True):
-        if node.op_type == "Loop" and domain_of(node) == "":
+    nodes = views_of(graph.node)
+    for view, name in zip(nodes, unique_names(nodes), strict=True):
+        if view.op == "Loop" and not view.domain:
             yield inside(path, name)
-        for inner in subgraphs(node):
+        for inner in view.bodies:
             yield from loop_names(inner, inside(path, name))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import onnx
 
-from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN, domain_of, may_hold_matrix_work
 from cleave_plan.onnx_io.rules import (
     attention,
@@ -26,6 +25,7 @@ from cleave_plan.onnx_io.rules import (
     transposed,
 )
 from cleave_plan.onnx_io.rules.forms import Operator
+from cleave_plan.onnx_io.views import NodeView, views_of
 
 OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "MatMul"): products.MATMUL, ("", "Gemm"): products.GEMM, ("", "Conv"): convolutions.CONV,
@@ -53,12 +53,11 @@ def operator_of(node: onnx.NodeProto) -> Operator | None:
     return OPERATORS.get((domain_of(node), node.op_type))
 
 
-def has_uncounted_matrix_work(node: onnx.NodeProto) -> bool:
+def has_uncounted_matrix_work(view: NodeView) -> bool:
     """Whether the node, or anything in its subgraphs, holds (or may hold) matrix work that no GEMM of the workload counts."""
-    if operator_of(node) is not None:
+    if (view.domain, view.op) in OPERATORS:
         return False
-    if may_hold_matrix_work(node):
+    if may_hold_matrix_work(view.domain, view.op):
         return True
-    return any(
-        operator_of(inner) is not None or has_uncounted_matrix_work(inner) for graph in subgraphs(node) for inner in graph.node
-    )
+    inner = [inner for graph in view.bodies for inner in views_of(graph.node)]
+    return any((view.domain, view.op) in OPERATORS or has_uncounted_matrix_work(view) for view in inner)

@@ -7,12 +7,12 @@ file does, so a sorted file keeps its order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.views import NodeView, graph_sources, views_of
 
 
 def node_label(node: onnx.NodeProto) -> str:
@@ -21,44 +21,8 @@ def node_label(node: onnx.NodeProto) -> str:
     return f"node {name!r} ({node.op_type})"
 
 
-def graph_sources(graph: onnx.GraphProto) -> set[str]:
-    """Tensors that a graph has before any node runs: inputs and initialisers."""
-    names = {value.name for value in graph.input}
-    names.update(tensor.name for tensor in graph.initializer)
-    names.update(tensor.values.name for tensor in graph.sparse_initializer)
-    return names
-
-
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Tensors of the enclosing graph that the subgraphs of ``node`` read, in order of first use."""
-    names: dict[str, None] = {}
-    for graph in subgraphs(node):
-        own = graph_sources(graph)
-        for inner in graph.node:
-            own.update(inner.output)
-        for inner in graph.node:
-            for name in reads(inner):
-                if name not in own:
-                    names[name] = None
-        for value in graph.output:
-            if value.name not in own:
-                names[value.name] = None
-    return list(names)
-
-
-def reads(node: onnx.NodeProto) -> list[str]:
-    """Tensors that a node reads: its inputs (absent optional ones left out) and what its subgraphs capture."""
-    names = [name for name in node.input if name]
-    return names + captured(node) if node.attribute else names
-
-
-def reads_of(nodes: Iterable[onnx.NodeProto]) -> tuple[tuple[str, ...], ...]:
-    """What each node reads (:func:`reads`)."""
-    return tuple(tuple(reads(node)) for node in nodes)
-
-
-def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[tuple[str, ...], ...]:
-    """Sort the nodes of ``graph`` in place, subgraphs included; the result is what each node reads.
+def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[NodeView, ...]:
+    """Sort the nodes of ``graph`` in place, subgraphs included; the result is their views.
 
     Of several Constants for one tensor the last is kept. Raises InputFileError when a tensor is defined
     twice, is read or given out but never defined, or depends on itself.
@@ -66,9 +30,9 @@ def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[tuple[str, ...], ...
     return _sort(graph, set(), where)
 
 
-def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[tuple[str, ...], ...]:
+def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[NodeView, ...]:
     own = graph_sources(graph)
-    nodes = _without_repeats(list(graph.node))
+    nodes = _without_repeats(views_of(graph.node))
     maker = _makers(nodes, own, where)
     sources = own.union(outer)
     for value in graph.output:
@@ -76,68 +40,66 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[t
             raise InputFileError(
                 f"nothing defines the output {value.name!r}", where=where, expected="an output that a node makes"
             )
-    needs = reads_of(nodes)
-    order = _stable_order(nodes, needs, maker, sources, where)
-    if order != list(range(len(graph.node))):
-        # A copy, because emptying the field would empty the nodes that are to go back into it.
-        sorted_nodes = [onnx.NodeProto.FromString(nodes[index].SerializeToString()) for index in order]
+    order = _stable_order(nodes, maker, sources, where)
+    if len(nodes) < len(graph.node) or order is not None:
+        # Copies, because emptying the field would empty the nodes that are to go back into it.
+        kept = [nodes[index] for index in order] if order is not None else nodes
+        copies = [onnx.NodeProto.FromString(view.node.SerializeToString()) for view in kept]
         del graph.node[:]
-        graph.node.extend(sorted_nodes)
+        graph.node.extend(copies)
+        nodes = views_of(graph.node)
     visible: set[str] = set()
-    for node in graph.node:
-        if node.attribute:
-            for inner in subgraphs(node):
-                visible = visible or sources.union(maker)
-                _sort(inner, visible, f"{where}: {node_label(node)}")
-    return tuple(needs[index] for index in order)
+    for view in nodes:
+        for inner in view.bodies:
+            visible = visible or sources.union(maker)
+            _sort(inner, visible, f"{where}: {node_label(view.node)}")
+    return nodes
 
 
-def _without_repeats(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
     """Of Constants that define one tensor keep the last: some graph rewriters leave such pairs, and onnxruntime reads them so."""
-    last = {node.output[0]: place for place, node in enumerate(nodes) if node.op_type == "Constant" and len(node.output) == 1}
-    return [
-        node
-        for place, node in enumerate(nodes)
-        if node.op_type != "Constant" or len(node.output) != 1 or last[node.output[0]] == place
-    ]
+    last = {view.made[0]: place for place, view in enumerate(nodes) if view.op == "Constant" and view.made}
+    if len(last) == sum(view.op == "Constant" and bool(view.made) for view in nodes):
+        return nodes
+    return tuple(
+        view for place, view in enumerate(nodes) if view.op != "Constant" or not view.made or last[view.made[0]] == place
+    )
 
 
-def _makers(nodes: Iterable[onnx.NodeProto], given: set[str], where: str) -> dict[str, int]:
+def _makers(nodes: Sequence[NodeView], given: set[str], where: str) -> dict[str, int]:
     """Which node makes each tensor."""
     maker: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for output in node.output:
-            if not output:
-                continue
+    for index, view in enumerate(nodes):
+        for output in view.made:
             if output in maker or output in given:
                 raise InputFileError(
-                    f"tensor {output!r} is defined twice, the second time by {node_label(node)}", where=where,
+                    f"tensor {output!r} is defined twice, the second time by {node_label(view.node)}", where=where,
                     expected="one definition of each tensor",
                 )  # fmt: skip
             maker[output] = index
     return maker
 
 
-def _stable_order(
-    nodes: list[onnx.NodeProto], needs: Sequence[Sequence[str]], maker: dict[str, int], sources: set[str], where: str
-) -> list[int]:
-    """Indices of ``nodes``, which read ``needs``, in the order they run; Kahn's algorithm with a heap of original positions."""
-    links: list[set[int]] = []
-    for index, names in enumerate(needs):
-        needed = {maker[name] for name in names if name in maker}
-        unknown = next((name for name in names if name not in maker and name not in sources), None)
-        if unknown is not None:
-            raise InputFileError(
-                f"{node_label(nodes[index])} reads tensor {unknown!r}, which nothing defines", where=where,
-                expected="a graph input, an initialiser or a node's output",
-            )  # fmt: skip
-        links.append(needed)
-    if all(max(needed, default=-1) < index for index, needed in enumerate(links)):
-        return list(range(len(nodes)))  # most files are sorted
-    return _kahn(nodes, links, where)
+def _stable_order(nodes: Sequence[NodeView], maker: dict[str, int], sources: set[str], where: str) -> list[int] | None:
+    """Indices of ``nodes`` in the order they run, None when they stand in it already."""
+    is_sorted = True
+    for index, view in enumerate(nodes):
+        for name in view.reads:
+            made = maker.get(name)
+            if made is None:
+                if name not in sources:
+                    raise InputFileError(
+                        f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
+                        expected="a graph input, an initialiser or a node's output",
+                    )  # fmt: skip
+            elif made >= index:
+                is_sorted = False
+    return None if is_sorted else _kahn(nodes, maker, where)
 
 
-def _kahn(nodes: list[onnx.NodeProto], links: list[set[int]], where: str) -> list[int]:
+def _kahn(nodes: Sequence[NodeView], maker: dict[str, int], where: str) -> list[int]:
+    """Kahn's algorithm with a heap of original positions."""
+    links = [{maker[name] for name in view.reads if name in maker} for view in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
     missing = [0] * len(nodes)
     for index, needed in enumerate(links):
@@ -156,6 +118,6 @@ def _kahn(nodes: list[onnx.NodeProto], links: list[set[int]], where: str) -> lis
     if len(order) < len(nodes):
         stuck = next(index for index, count in enumerate(missing) if count)
         raise InputFileError(
-            f"{node_label(nodes[stuck])} depends on its own output", where=where, expected="a graph without cycles"
+            f"{node_label(nodes[stuck].node)} depends on its own output", where=where, expected="a graph without cycles"
         )
     return order

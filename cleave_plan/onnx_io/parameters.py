@@ -9,14 +9,12 @@ from pathlib import Path
 
 import onnx
 
-from cleave_plan.onnx_io.attributes import get_tensor, subgraphs
+from cleave_plan.onnx_io.attributes import get_tensor
 from cleave_plan.onnx_io.elements import WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.folding import RANDOM
-from cleave_plan.onnx_io.matrix_work import domain_of
-from cleave_plan.onnx_io.naming import first_output
-from cleave_plan.onnx_io.order import reads_of
+from cleave_plan.onnx_io.views import NodeView, views_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +27,27 @@ class Parameters:
 
 
 def constant_tensors(
-    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], inputs: Collection[str], outer: Iterable[str] = ()
+    graph: onnx.GraphProto, nodes: Iterable[NodeView], inputs: Collection[str], outer: Iterable[str] = ()
 ) -> set[str]:
     """Tensors that are the same in every run: initialisers (but for fed ``inputs``), Constants, what only they determine.
 
-    ``needs`` are the tensors that each node reads, ``outer`` the constants of the graphs around a body.
+    ``nodes`` are those of the graph, ``outer`` the constants of the graphs around a body.
     """
     names = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
     names.update(outer)
     names.difference_update(inputs)
-    for node, needed in zip(graph.node, needs, strict=True):
-        fixed = bool(needed) or (node.op_type == "Constant" and domain_of(node) == "")
-        if fixed and names.issuperset(needed) and node.op_type not in RANDOM:
-            names.update(name for name in node.output if name)
+    for view in nodes:
+        if (view.reads or view.is_constant) and names.issuperset(view.reads) and view.op not in RANDOM:
+            names.update(view.made)
     return names
 
 
-def learned_tensors(graph: onnx.GraphProto, needs: Sequence[Sequence[str]], facts: Mapping[str, Fact]) -> set[str]:
+def learned_tensors(graph: onnx.GraphProto, nodes: Iterable[NodeView], facts: Mapping[str, Fact]) -> set[str]:
     """Float tensors that depend on a float initialiser with at least one axis: those whose gradient a training step needs."""
     names = {tensor.name for tensor in graph.initializer if _is_weight(tensor)}
-    for node, needed in zip(graph.node, needs, strict=True):
-        if not names.isdisjoint(needed):
-            names.update(name for name in node.output if name and facts.get(name, UNKNOWN).elem in _FLOWS)
+    for view in nodes:
+        if not names.isdisjoint(view.reads):
+            names.update(name for name in view.made if facts.get(name, UNKNOWN).elem in _FLOWS)
     return names
 
 
@@ -64,9 +61,9 @@ _FLOWS = frozenset(code for code in range(64) if (dtype := dtype_of(code)) is No
 
 
 def find_parameters(
-    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], operands: Collection[str], fed: Collection[str], folder: Path
+    graph: onnx.GraphProto, nodes: Sequence[NodeView], operands: Collection[str], fed: Collection[str], folder: Path
 ) -> Parameters:
-    """The weights of ``graph``, whose nodes read ``needs``, and of its subgraphs.
+    """The weights of ``graph``, whose nodes are ``nodes``, and of its subgraphs.
 
     Weights are the initialisers that some node reads, of a type that weights have and with at least one axis, and the
     Constants among ``operands`` (tensors that GEMMs multiply by). Tied weights count once: one name, or names of one range
@@ -78,7 +75,7 @@ def find_parameters(
     present = True
     seen: set[ExternalData] = set()
     resolved: dict[str, Path] = {}
-    for name, tensor, used in _tensors(graph, needs, operands, ""):
+    for name, tensor, used in _tensors(graph, nodes, operands, ""):
         outside = locate(tensor, folder, resolved) if is_external(tensor) else None
         present = present and (outside is None or outside.present)
         dtype = dtype_of(tensor.data_type)
@@ -93,19 +90,19 @@ def find_parameters(
 
 
 def _tensors(
-    graph: onnx.GraphProto, needs: Sequence[Sequence[str]], operands: Collection[str], prefix: str
+    graph: onnx.GraphProto, nodes: Sequence[NodeView], operands: Collection[str], prefix: str
 ) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
     """``(name, tensor, whether it may be a weight)`` of everything that holds data."""
-    used = {value.name for value in graph.output}.union(*needs)
+    used = {value.name for value in graph.output}.union(*(view.reads for view in nodes))
     for tensor in graph.initializer:
         yield prefix + tensor.name, tensor, tensor.name in used
     for sparse in graph.sparse_initializer:
         yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
-    for node in graph.node:
-        if node.op_type == "Constant":
-            tensor = get_tensor(node, "value")
-            if tensor is not None and first_output(node):
-                yield prefix + node.output[0], tensor, prefix + node.output[0] in operands
-        elif node.attribute:
-            for inner in subgraphs(node):
-                yield from _tensors(inner, reads_of(inner.node), operands, f"{prefix}{node.name or first_output(node)}/")
+    for view in nodes:
+        if view.op == "Constant":
+            tensor = get_tensor(view.node, "value")
+            if tensor is not None and view.made:
+                name = prefix + view.made[0]
+                yield name, tensor, name in operands
+        for inner in view.bodies:
+            yield from _tensors(inner, views_of(inner.node), operands, f"{prefix}{view.name or view.first_output}/")

@@ -9,7 +9,7 @@ which now and then is a step of the quantised result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -20,8 +20,8 @@ from cleave_plan.dtypes import DType
 from cleave_plan.onnx_io.attributes import get_int
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
-from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN, domain_of
-from cleave_plan.onnx_io.order import reads
+from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN
+from cleave_plan.onnx_io.views import NodeView, reads
 
 _BYTES = frozenset({DType.INT8, DType.UINT8})
 _LONGEST = (2**31 - 1) // 255**2
@@ -43,14 +43,13 @@ class Dequantised:
 class Pairs:
     """Finds the quantised products of one graph; :meth:`rewrite` gives its new nodes."""
 
-    def __init__(self, graph: onnx.GraphProto, facts: Mapping[str, Fact]) -> None:
-        self._graph, self._facts = graph, facts
-        self._makers = {name: node for node in graph.node for name in node.output if name}
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in reads(node):
-                self._readers.setdefault(name, []).append(node)
-        self._outputs = {value.name for value in graph.output}
+    def __init__(self, nodes: Sequence[NodeView], outputs: Collection[str], facts: Mapping[str, Fact]) -> None:
+        self._nodes, self._outputs, self._facts = nodes, outputs, facts
+        self._makers = {name: view.node for view in nodes if view.op == "DequantizeLinear" for name in view.made}
+        self._readers: dict[str, list[int]] = {}
+        for place, view in enumerate(nodes if self._makers else ()):
+            for name in view.reads:
+                self._readers.setdefault(name, []).append(place)
 
     def rewrite(self, names: list[str]) -> tuple[list[tuple[str, onnx.NodeProto]], dict[str, str]]:
         """The nodes of the graph by name, with quantised products in place of the pairs, and the operator that each stood for.
@@ -60,32 +59,32 @@ class Pairs:
         made: dict[int, onnx.NodeProto] = {}
         gone: set[int] = set()
         stood_for: dict[str, str] = {}
-        places = {id(node): place for place, node in enumerate(self._graph.node)}
-        for place, node in enumerate(self._graph.node):
-            product = self._product(node, names[place])
+        for place, view in enumerate(self._nodes if self._makers else ()):
+            product = self._product(view, names[place])
             if product is None:
                 continue
-            after = self._quantised_after(node)
-            at = places[id(after)] if after is not None else place
+            after = self._quantised_after(view)
+            at = place if after is None else after
             gone |= {place, at}
             made[at] = product
-            stood_for[names[place]] = node.op_type
+            stood_for[names[place]] = view.op
         nodes = []
-        for place, (name, node) in enumerate(zip(names, self._graph.node, strict=True)):
+        for place, (name, view) in enumerate(zip(names, self._nodes, strict=True)):
             if place in made:
                 nodes.append((made[place].name, made[place]))
             elif place not in gone:
-                nodes.append((name, node))
+                nodes.append((name, view.node))
         return (self._without_unread(nodes), stood_for) if made else (nodes, {})
 
     def _without_unread(self, nodes: list[tuple[str, onnx.NodeProto]]) -> list[tuple[str, onnx.NodeProto]]:
         """Nodes without the DequantizeLinear that nobody reads any more."""
-        used = {tensor for _, node in nodes for tensor in reads(node)} | self._outputs
+        used = {tensor for _, node in nodes for tensor in reads(node)}.union(self._outputs)
         return [(name, node) for name, node in nodes if not _is(node, "DequantizeLinear") or used.intersection(node.output)]
 
-    def _product(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
-        if domain_of(node) or node.op_type not in ("MatMul", "Gemm", "Conv") or len(node.input) < 2:
+    def _product(self, view: NodeView, name: str) -> onnx.NodeProto | None:
+        if view.domain or view.op not in ("MatMul", "Gemm", "Conv") or len(view.inputs) < 2 or not view.outputs:
             return None
+        node = view.node
         a, b = self._dequantised(node.input[0]), self._dequantised(node.input[1])
         if b is None or not self._along_columns(node, b):
             return None
@@ -97,7 +96,8 @@ class Pairs:
             return None
         if get_int(b.node, "block_size", 0) or get_int(a.node, "block_size", 0):
             return None
-        after = self._quantised_after(node)
+        place = self._quantised_after(view)
+        after = None if place is None else self._nodes[place].node
         bias = node.input[2] if len(node.input) > 2 else ""
         inputs = [a.codes, a.scale, a.zero, b.codes, b.scale, b.zero, bias]
         if after is not None:
@@ -137,14 +137,15 @@ class Pairs:
         columns = {"MatMul": len(sizes) - 1, "Gemm": 0 if get_int(node, "transB", 0) else 1, "Conv": 0}[node.op_type]
         return axis == columns and self._size(b.scale) == sizes[axis]
 
-    def _quantised_after(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        """The QuantizeLinear that alone reads the product's result, with one scale for all of it."""
-        readers = self._readers.get(node.output[0], [])
-        if len(readers) != 1 or node.output[0] in self._outputs or not _is(readers[0], "QuantizeLinear"):
+    def _quantised_after(self, view: NodeView) -> int | None:
+        """The place of the QuantizeLinear that alone reads the product's result, with one scale for all of it."""
+        result = view.outputs[0]
+        readers = self._readers.get(result, [])
+        if len(readers) != 1 or result in self._outputs or not _is(self._nodes[readers[0]].node, "QuantizeLinear"):
             return None
-        after = readers[0]
-        fits = after.input[0] == node.output[0] and self._size(after.input[1]) == 1 and self._holds_bytes(after.output[0])
-        return after if fits else None
+        after = self._nodes[readers[0]]
+        fits = after.inputs[0] == result and self._size(after.inputs[1]) == 1 and self._holds_bytes(after.outputs[0])
+        return readers[0] if fits else None
 
     def _fact(self, tensor: str) -> Fact:
         return self._facts.get(tensor, UNKNOWN)

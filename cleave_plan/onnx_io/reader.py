@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 import onnx
 from onnx import inliner
@@ -16,6 +17,7 @@ from onnx import inliner
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.order import sort_nodes
 from cleave_plan.onnx_io.text import refuse_damaged_names
+from cleave_plan.onnx_io.views import NodeView
 
 _EXPORT_AGAIN = "export or download the model again"
 _FIRST_IR_WITH_OPSETS = 3
@@ -25,13 +27,13 @@ _FIRST_IR_WITH_OPSETS = 3
 class ModelFile:
     """A model as read: ``model`` has its local functions inlined and its nodes sorted; ``sha256`` is of the file.
 
-    ``needs`` are the tensors that each node of the outermost graph reads.
+    ``nodes`` are views of the nodes of the outermost graph.
     """
 
     path: Path
     sha256: str
     model: onnx.ModelProto
-    needs: tuple[tuple[str, ...], ...]
+    nodes: tuple[NodeView, ...]
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -54,19 +56,22 @@ def read_model(path: Path) -> ModelFile:
     del data
     if model.functions:
         model = _inline(model, path)
-    needs = sort_nodes(model.graph, str(path))
-    return ModelFile(path=path, sha256=digest, model=model, needs=needs)
+    nodes = sort_nodes(model.graph, str(path))
+    return ModelFile(path=path, sha256=digest, model=model, nodes=nodes)
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
+        kind = path.stat().st_mode
+        if S_ISDIR(kind):
             raise InputFileError("this is a folder", where=str(path), expected="an ONNX file", remedy="name the .onnx file in it")
-        if not path.exists():
-            raise InputFileError("there is no such file", where=str(path), expected="an ONNX model", remedy="check the path")
-        if not path.is_file():  # a pipe or a device may never end
+        if not S_ISREG(kind):  # a pipe or a device may never end
             raise InputFileError("this is not a regular file", where=str(path), expected="an ONNX file")
         data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputFileError(
+            "there is no such file", where=str(path), expected="an ONNX model", remedy="check the path"
+        ) from None
     except (OSError, ValueError) as error:
         raise InputFileError(f"cannot be read: {error}", where=str(path), expected="a readable ONNX file") from None
     if not data:

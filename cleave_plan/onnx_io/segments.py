@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from cleave_plan.onnx_io.order import reads
+from cleave_plan.onnx_io.views import reads
 from cleave_plan.onnx_io.weights import is_constant
 
 

@@ -16,20 +16,24 @@ import onnx
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io import folding
 from cleave_plan.onnx_io.agreement import filled
-from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.arithmetic import VALUE_RULES, plain_fact
+from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
 from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
 from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
-from cleave_plan.onnx_io.naming import first_output, inside, unique_names
-from cleave_plan.onnx_io.order import captured, node_label
+from cleave_plan.onnx_io.naming import inside, unique_names
+from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
+from cleave_plan.onnx_io.views import NodeView, view_of, views_of
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
+
+_FILLING = [UNKNOWN] * MOST_INPUTS
 
 _DEEPEST = 8
 """Bodies inside bodies are walked to this depth: each level may multiply the walks of the next."""
@@ -65,71 +69,97 @@ class ShapeWalk:
     name_all: bool = False
     _inference: NodeInference = field(init=False)
     _answers: dict[object, Answer] = field(default_factory=dict)
+    _bodies: dict[int, tuple[onnx.GraphProto, tuple[NodeView, ...]]] = field(default_factory=dict)
     _flow: ControlFlow = field(init=False)
+    _has_common_rules: bool = field(init=False)
     _depth: int = 0
     _visits_left: int = _BODY_VISITS
 
     def __post_init__(self) -> None:
         self._inference = NodeInference(self.opsets)
         self._flow = ControlFlow(self, self.trips)
+        self._has_common_rules = self.opsets.get("", 1) >= FIRST_OPSET
 
-    def run(self, graph: onnx.GraphProto, scope: Scope, path: str = "") -> dict[str, Region]:
+    def run(self, graph: onnx.GraphProto, scope: Scope, path: str = "", nodes: Sequence[NodeView] = ()) -> dict[str, Region]:
         """Add the facts of every tensor that the nodes of ``graph`` make to ``scope``, which holds inputs and initialisers.
 
-        ``path`` is that of the node whose body the graph is. The result is what each node with subgraphs runs, by the node's
-        first output. Raises InputFileError when a node of the outermost graph contradicts its inputs by one of our own rules.
+        ``nodes`` are the views of the graph's nodes, where the caller has them. ``path`` is that of the node whose body the graph
+        is. The result is what each node with subgraphs runs, by the node's first output. Raises InputFileError when a node of the
+        outermost graph contradicts its inputs by one of our own rules.
         """
-        claims = {value.name: value.type for value in [*graph.value_info, *graph.output]}
+        claims = {value.name: value for values in (graph.value_info, graph.output) for value in values}
+        nodes = nodes or views_of(graph.node)
         regions: dict[str, Region] = {}
         names: list[str] = []
-        for index, node in enumerate(graph.node):
-            if node.attribute and subgraphs(node):
-                names = names or unique_names(graph)
-                answer, region = self._enter(node, scope, inside(path, names[index]))
-                regions[first_output(node)] = region
+        for index, view in enumerate(nodes):
+            if view.bodies:
+                names = names or unique_names(nodes)
+                answer, region = self._enter(view, scope, inside(path, names[index]))
+                regions[view.first_output] = region
             else:
-                answer = self._visit(node, scope)
+                answer = self._visit(view, scope)
             if answer.fault and not self._depth:
-                if answer.certain:
-                    raise InputFileError(
-                        f"{node_label(node)}: {answer.fault}", where=str(self.path), expected="shapes that fit the operator",
-                        remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
-                    )  # fmt: skip
-                self.faults[first_output(node)] = answer.fault
-            for name, fact in zip(node.output, answer.outputs, strict=True):
-                if name:
-                    claimed = None if answer.fault else claims.get(name)
-                    known = fact if claimed is None else self._completed(fact, claimed, node, name)
-                    scope[name] = known if self._depth or answer.fault else self._named(known, name, node, scope)
+                self._note_fault(view, answer)
+            for name, fact in zip(view.outputs, answer.outputs, strict=True):
+                if not name:
+                    continue
+                claimed = None if answer.fault else claims.get(name)
+                known = fact if claimed is None else self._completed(fact, claimed.type, view.node, name)
+                if known.sizes is None and not self._depth and not answer.fault:
+                    known = self._named(known, name, view, scope)
+                scope[name] = known
         return regions
 
     def add(self, node: onnx.NodeProto, scope: Scope) -> None:
         """Add the facts of what one more node without subgraphs makes to ``scope``; what is impossible stays unknown."""
-        answer = self._visit(node, scope)
-        for name, fact in zip(node.output, answer.outputs, strict=True):
+        view = view_of(node)
+        answer = self._visit(view, scope)
+        for name, fact in zip(view.outputs, answer.outputs, strict=True):
             if name:
-                scope[name] = self._named(fact, name, node, scope)
+                scope[name] = self._named(fact, name, view, scope)
 
-    def _visit(self, node: onnx.NodeProto, scope: Scope) -> Answer:
-        if node.op_type == "Constant" and domain_of(node) == "":
-            return Answer(filled([constant_fact(node, self.path)], len(node.output)))
-        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
-        key = question(node, inputs)
+    def _note_fault(self, view: NodeView, answer: Answer) -> None:
+        """Keep the fault of a node of the outermost graph; raises InputFileError when it is certain."""
+        if answer.certain:
+            raise InputFileError(
+                f"{node_label(view.node)}: {answer.fault}", where=str(self.path), expected="shapes that fit the operator",
+                remedy="bind other sizes with --dim or --shape, or export the model for these sizes",
+            )  # fmt: skip
+        self.faults[view.first_output] = answer.fault
+
+    def _visit(self, view: NodeView, scope: Scope) -> Answer:
+        if view.op == "Constant" and not view.domain:
+            return Answer(filled([constant_fact(view.node, self.path)], len(view.outputs)))
+        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
+        key = question(view, inputs)
         if key is None:
-            return self._infer(node, inputs, None)
+            return self._infer(view.node, inputs, None)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._with_values(node, inputs, self._infer(node, inputs, None))
+            node = view.node
+            answer = self._known(node, inputs) or self._with_values(node, inputs, self._infer(node, inputs, None))
             self._answers[key] = answer
         return answer
+
+    def _known(self, node: onnx.NodeProto, inputs: list[Fact]) -> Answer | None:
+        """The answer for a node of which the values can be computed by our own rules, None for any other."""
+        if node.op_type not in VALUE_RULES or not self._has_common_rules or domain_of(node):
+            return None
+        fact = plain_fact(node, [fact.whole_value for fact in inputs])
+        return None if fact is None or fact.value is None else Answer([self._folded(fact, fact.value)])
 
     def _infer(self, node: onnx.NodeProto, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
         domain = domain_of(node)
         rule = MICROSOFT_RULES.get(node.op_type) if domain == MICROSOFT else SHAPE_RULES.get((domain, node.op_type))
         nothing = [UNKNOWN] * len(node.output)
+        padded = inputs + _FILLING[len(inputs) :]
+        common = COMMON_RULES.get(node.op_type) if not domain and self._has_common_rules else None
+        plain = None if common is None else common(node, padded)
+        if plain is not None:
+            return Answer(filled(plain, len(nothing)))
         try:
             if rule is not None:
-                return Answer(filled(rule(node, inputs + [UNKNOWN] * (MOST_INPUTS - len(inputs))), len(nothing)))
+                return Answer(filled(rule(node, padded), len(nothing)))
             return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
             return Answer(nothing, str(error), certain=True)
@@ -140,8 +170,9 @@ class ShapeWalk:
     def _with_values(self, node: onnx.NodeProto, inputs: list[Fact], answer: Answer) -> Answer:
         """Add the outputs' values where the inputs' are known and the outputs are small."""
         values = [fact.value for fact in inputs]
-        present = [value for name, value in zip(node.input, values, strict=True) if name]
-        if answer.fault or not node.input or any(value is None for value in present) or node.op_type in folding.RANDOM:
+        if answer.fault or not values or node.op_type in folding.RANDOM:
+            return answer
+        if any(value is None and name for name, value in zip(node.input, values, strict=True)):
             return answer
         if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(node, inputs, answer.outputs):
             return answer
@@ -164,42 +195,51 @@ class ShapeWalk:
     def _folded(fact: Fact, value: Value) -> Fact:
         return fact_of_value(value, fact.elem) if is_small(fact.elem, value.shape) else Fact(elem=fact.elem, shape=value.shape)
 
-    def _enter(self, node: onnx.NodeProto, scope: Scope, path: str) -> tuple[Answer, Region]:
+    def _enter(self, view: NodeView, scope: Scope, path: str) -> tuple[Answer, Region]:
         """The answer for a node with subgraphs, and what it runs."""
-        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in node.input]
-        if domain_of(node) == "" and node.op_type in ("If", "Loop", "Scan"):
-            if node.op_type == "If":
+        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
+        node = view.node
+        if not view.domain and view.op in ("If", "Loop", "Scan"):
+            if view.op == "If":
                 outcome = self._flow.branches(node, inputs, scope, path)
-            elif node.op_type == "Loop":
+            elif view.op == "Loop":
                 outcome = self._flow.loop(node, inputs, scope, path)
             else:
                 outcome = self._flow.scan(node, inputs, scope, path, self.opsets[""])
             return Answer(outcome.outputs), outcome.region
-        answer = self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in captured(node)})
+        answer = self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in view.reads})
         # A stranger is listed itself, as an operator without a rule.
-        bodies = tuple(subgraphs(node)) if domain_of(node) == "" else ()
-        reason = f"how often {node.op_type} runs its bodies is not known"
-        return answer, Region(path=path, op=node.op_type, unwalked=bodies, reason=reason)
+        bodies = () if view.domain else view.bodies
+        reason = f"how often {view.op} runs its bodies is not known"
+        return answer, Region(path=path, op=view.op, unwalked=bodies, reason=reason)
 
     def body(self, graph: onnx.GraphProto, given: Sequence[Fact], scope: Scope, path: str) -> Pass | None:
         """A walk through a subgraph of the node at ``path``; None when it is nested too deeply or the walk's budget is used."""
         if self._depth >= _DEEPEST or self._visits_left < len(graph.node):
             return None
-        self._visits_left -= len(graph.node)
+        nodes = self._views_of(graph)
+        self._visits_left -= len(nodes)
         own = initialiser_facts(graph, self.path)
         own.update((value.name, fact) for value, fact in zip(graph.input, given, strict=False))
         inner: ChainMap[str, Fact] = ChainMap(own, scope)  # only the first map is written to
         self._depth += 1
-        regions = self.run(graph, inner, path)
+        regions = self.run(graph, inner, path, nodes)
         self._depth -= 1
         outputs = tuple(inner.get(value.name, UNKNOWN) for value in graph.output)
         return Pass(graph=graph, own=own, facts=inner, outputs=outputs, regions=regions)
 
-    def _named(self, fact: Fact, name: str, node: onnx.NodeProto, scope: Scope) -> Fact:
+    def _views_of(self, graph: onnx.GraphProto) -> tuple[NodeView, ...]:
+        """The nodes of a subgraph, which may be walked often; the graph is kept so that its id stays its own."""
+        known = self._bodies.get(id(graph))
+        if known is None:
+            known = self._bodies[id(graph)] = (graph, views_of(graph.node))
+        return known[1]
+
+    def _named(self, fact: Fact, name: str, view: NodeView, scope: Scope) -> Fact:
         """Give a name to each unknown size that begins here (the inputs' shapes are known: the data decides it)."""
         if fact.shape is None or None not in fact.shape:
             return fact
-        if not self.name_all and any(scope.get(source, UNKNOWN).sizes is None for source in node.input if source):
+        if not self.name_all and any(scope.get(source, UNKNOWN).sizes is None for source in view.inputs if source):
             return fact
         shape = tuple(
             self.names.get(inner_name(name, axis), inner_name(name, axis)) if size is None else size

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import onnx
-
 from cleave_plan.dtypes import DType
 from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.levels import Schedule
+from cleave_plan.onnx_io.views import NodeView
 from cleave_plan.workload.gemm import Gemm
 
 
@@ -19,14 +18,15 @@ class NoChainError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Surroundings:
-    """A graph with the shapes and types of its tensors.
+    """The ``nodes`` of a graph and its ``outputs``, with the shapes and types of its tensors.
 
     By the nodes' indices: ``products`` hold matrix work, ``gemms`` one GEMM each, ``moved`` are the bytes that server operators
     move, ``names`` the nodes' names; ``readers`` and ``producer`` of tensors. ``fixed`` tensors are the same in every run,
     ``learned`` ones depend on parameters.
     """
 
-    graph: onnx.GraphProto
+    nodes: Sequence[NodeView]
+    outputs: Collection[str]
     schedule: Schedule
     shapes: Mapping[str, tuple[int, ...] | None]
     dtypes: Mapping[str, DType]
@@ -41,10 +41,14 @@ class Surroundings:
     producer: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for index, node in enumerate(self.graph.node):
-            for name in self.schedule.reads[index]:
-                self.readers.setdefault(name, []).append(index)
-            self.producer.update((name, index) for name in node.output if name)
+        for index, view in enumerate(self.nodes):
+            for name in view.reads:
+                if name in self.readers:
+                    self.readers[name].append(index)
+                else:
+                    self.readers[name] = [index]
+            for name in view.made:
+                self.producer[name] = index
 
     def ready(self, tensor: str) -> int:
         """The first level that can read ``tensor``."""
@@ -66,12 +70,13 @@ class Surroundings:
 
 
 def fixed_tensors(
-    graph: onnx.GraphProto, plan: Schedule, constants: Collection[str], shapes: Mapping[str, tuple[int, ...] | None]
+    nodes: Sequence[NodeView], constants: Collection[str], shapes: Mapping[str, tuple[int, ...] | None]
 ) -> set[str]:
     """Tensors that are the same in every run with these sizes: constants, shapes, and what only they determine."""
     fixed = set(constants)
-    for node, needed in zip(graph.node, plan.reads, strict=True):
-        header = node.op_type in ("Shape", "Size") and all(shapes.get(name) is not None for name in needed)
-        if header or (needed and node.op_type not in RANDOM and all(name in fixed for name in needed)):
-            fixed.update(name for name in node.output if name)
+    for view in nodes:
+        if (view.op in ("Shape", "Size") and all(shapes.get(name) is not None for name in view.reads)) or (
+            view.reads and fixed.issuperset(view.reads) and view.op not in RANDOM
+        ):
+            fixed.update(view.made)
     return fixed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.onnx_io.attributes import subgraphs
 
 
 def refuse_damaged_names(model: onnx.ModelProto, where: str) -> None:
@@ -48,13 +47,14 @@ def _add_tensor(tensor: onnx.TensorProto, names: list[object]) -> None:
 
 
 def _add_node(node: onnx.NodeProto, names: list[object]) -> None:
-    names += (node.name, node.op_type, node.domain)
-    names.extend(node.input)
-    names.extend(node.output)
-    if node.attribute:
-        for attribute in node.attribute:
-            names += (attribute.name, attribute.ref_attr_name)
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                _add_tensor(attribute.t, names)
-        for graph in subgraphs(node):
-            _add_graph(graph, names)
+    names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind == onnx.AttributeProto.TENSOR:
+            _add_tensor(attribute.t, names)
+        elif kind == onnx.AttributeProto.GRAPH:
+            _add_graph(attribute.g, names)
+        elif kind == onnx.AttributeProto.GRAPHS:
+            for graph in attribute.graphs:
+                _add_graph(graph, names)
+        names += (attribute.name, attribute.ref_attr_name)

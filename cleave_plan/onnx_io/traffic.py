@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import onnx
+from cleave_plan.onnx_io.views import NodeView
 
 # Views: the data stays where it is.
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -14,20 +14,20 @@ _HEADER_READERS = frozenset({"Shape", "Size", "EyeLike", "RandomNormalLike", "Ra
 _PICKERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 
-def bytes_moved(node: onnx.NodeProto, reads: Sequence[str], sizes: Mapping[str, int | None]) -> int | None:
-    """Bytes read plus written by ``node``, None when a size is unknown. ``reads`` includes what subgraphs capture."""
-    if node.domain in ("", "ai.onnx") and node.op_type in _VIEWS:
+def bytes_moved(view: NodeView, sizes: Mapping[str, int | None]) -> int | None:
+    """Bytes read plus written by a node, its subgraphs included; None when a size is unknown."""
+    if not view.domain and view.op in _VIEWS:
         return 0
-    written = _total([name for name in node.output if name], sizes)
-    if node.domain not in ("", "ai.onnx"):
-        read = _total(reads, sizes)
-    elif node.op_type in _HEADER_READERS:
+    written = _total(view.made, sizes)
+    if view.domain:
+        read = _total(view.reads, sizes)
+    elif view.op in _HEADER_READERS:
         read = 0
-    elif node.op_type in _PICKERS and written is not None:
-        rest = _total(reads[1:], sizes)
+    elif view.op in _PICKERS and written is not None:
+        rest = _total(view.reads[1:], sizes)
         read = None if rest is None else rest + written
     else:
-        read = _total(reads, sizes)
+        read = _total(view.reads, sizes)
     return None if read is None or written is None else read + written
 
 

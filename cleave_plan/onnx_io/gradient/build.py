@@ -24,10 +24,10 @@ from cleave_plan.onnx_io.gradient.ties import retie
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
 from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
-from cleave_plan.onnx_io.order import graph_sources, reads_of
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.shapes import ShapeWalk
+from cleave_plan.onnx_io.views import graph_sources, views_of
 from cleave_plan.plan.atomic import replace_file
 
 IR_VERSION = 10
@@ -100,7 +100,7 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
     opset = modernise(file.model, str(path))
     statistics = _prepare_batch_norms(file.model.graph, options)
     ties = retie(file.model.graph)
-    file = replace(file, needs=reads_of(file.model.graph.node))
+    file = replace(file, nodes=views_of(file.model.graph.node))
     while True:
         builder = _Builder(file, loss, options, statistics, ties)
         op_types = can_be_written_out(without_rule(builder.nodes, builder.paths), opset)
@@ -138,8 +138,8 @@ class _Builder:
         self.source = self._loss_source(outputs)
         self.kept = outputs if options.keep_outputs else []
         self.wanted, self.constants = choose(self.graph, self.bindings.inputs, options.only, options.freeze)
-        self.needs = reads_of(self.graph.node)
-        needed = pruned(self.graph.node, self.needs, {self.source, *self.kept})
+        self.views = views_of(self.graph.node)
+        needed = pruned(self.views, {self.source, *self.kept})
         self.nodes = [self.graph.node[index] for index in needed]
         self.paths = paths(self.nodes, self.writer, self.wanted, [self.source])
         made = {name for node in self.nodes for name in node.output}
@@ -158,7 +158,7 @@ class _Builder:
         write_forward(self.nodes, self.writer)
         forward_nodes = len(self.writer.nodes)
         loss, seed, target = self._loss(self.source)
-        constant = constant_tensors(self.graph, self.needs, self.bindings.inputs)
+        constant = constant_tensors(self.graph, self.views, self.bindings.inputs)
         tape = Tape(nodes=self.nodes, writer=self.writer, constant=constant.__contains__, where=self.where)
         gradients = tape.run({self.source: seed}, wanted, self.paths)
         names = GradientNames(
@@ -240,7 +240,7 @@ class _Builder:
         nodes += [node for node in self.writer.nodes if node.op_type != "Constant"]
         model.graph.name = f"{graph.name or 'model'}.gradient"
         model.graph.node.extend(nodes)
-        used = {name for needed in reads_of(nodes) for name in needed}
+        used = {name for view in views_of(nodes) for name in view.reads}
         model.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in used)
         model.graph.sparse_initializer.extend(tensor for tensor in graph.sparse_initializer if tensor.values.name in used)
         inputs = [name for name in self.bindings.inputs if name in used]

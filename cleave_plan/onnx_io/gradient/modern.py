@@ -19,6 +19,7 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.attributes import get_ints, subgraphs
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.naming import unique_names
+from cleave_plan.onnx_io.views import views_of
 
 WRITTEN_OPSET = 18
 """The oldest operator set that gradients are written in: from here on scattering can add."""
@@ -54,7 +55,7 @@ def modernise(model: onnx.ModelProto, where: str) -> int:
 
 def _raise(graph: onnx.GraphProto, where: str) -> None:
     nodes: list[onnx.NodeProto] = []
-    for node, name in zip(graph.node, unique_names(graph), strict=True):
+    for node, name in zip(graph.node, unique_names(views_of(graph.node)), strict=True):
         nodes += _raised(node, name, where)
         for inner in subgraphs(node):
             _raise(inner, where)

@@ -12,8 +12,7 @@ from cleave_plan.onnx_io.attributes import get_float, get_int, get_ints, get_str
 from cleave_plan.onnx_io.facts import Value
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
-from cleave_plan.onnx_io.naming import first_output
-from cleave_plan.onnx_io.order import captured
+from cleave_plan.onnx_io.views import captured, view_of
 
 
 class NoRuleError(Exception):
@@ -37,7 +36,7 @@ class Op:
     @property
     def wish(self) -> str:
         """What new nodes are called after."""
-        return str(self.node.name or first_output(self.node))
+        return str(self.node.name or view_of(self.node).first_output)
 
     def has(self, place: int) -> bool:
         """Whether an input is there."""

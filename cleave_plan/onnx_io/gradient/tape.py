@@ -19,6 +19,7 @@ from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.order import node_label
+from cleave_plan.onnx_io.views import NodeView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +166,12 @@ class Tape:
         return total
 
 
-def pruned(nodes: Sequence[onnx.NodeProto], needs: Sequence[Sequence[str]], wanted: Collection[str]) -> list[int]:
-    """Indices of the nodes that ``wanted`` tensors depend on; ``needs`` is what each node reads."""
+def pruned(nodes: Sequence[NodeView], wanted: Collection[str]) -> list[int]:
+    """Indices of the nodes that ``wanted`` tensors depend on."""
     needed = set(wanted)
     kept = []
     for index in reversed(range(len(nodes))):
-        if not needed.isdisjoint(nodes[index].output):
-            needed.update(needs[index])
+        if not needed.isdisjoint(nodes[index].outputs):
+            needed.update(nodes[index].reads)
             kept.append(index)
     return kept[::-1]

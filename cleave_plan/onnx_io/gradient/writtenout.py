@@ -53,7 +53,7 @@ def written_out(file: ModelFile, op_types: Collection[str], walk: ShapeWalk, fac
             if node.op_type in op_types:
                 _drop_absent(node)
         model = inliner.inline_selected_functions(file.model, [("", op) for op in bodies], inline_schema_functions=True)
-        return replace(file, model=model, needs=sort_nodes(model.graph, str(file.path)))
+        return replace(file, model=model, nodes=sort_nodes(model.graph, str(file.path)))
     graph = file.model.graph
     taken = set(facts) | {name for node in graph.node for name in (node.name, *node.output)}
     writer = Writer(walk, facts, taken, prefix="")
@@ -71,4 +71,4 @@ def written_out(file: ModelFile, op_types: Collection[str], walk: ShapeWalk, fac
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in writer.nodes]
     del graph.node[:]
     graph.node.extend(nodes)
-    return replace(file, needs=sort_nodes(graph, str(file.path)))
+    return replace(file, nodes=sort_nodes(graph, str(file.path)))

@@ -22,7 +22,7 @@ from cleave_plan.onnx_io.gradient.scans import Loop, write_scan
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, refuse_unknown
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
-from cleave_plan.onnx_io.order import graph_sources, reads
+from cleave_plan.onnx_io.views import graph_sources, reads
 
 
 @gradient_of("Scan")
