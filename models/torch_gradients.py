@@ -4,7 +4,8 @@
 
 ``CASES`` are small members of the families that people train: an MLP, a CNN with batch norm, the shapes of ResNet-18 and
 MobileNetV2, GPT-2, OPT, BERT, Llama, ViT and a T5 encoder (from the package ``transformers``), LSTM and GRU classifiers.
-Each is a module from one input to logits; the loss is the cross-entropy with labels.
+Each is a module from one input to logits; the loss is the cross-entropy with labels. Heads have 16 elements, so that the scale of
+attention is exact in float32: one exporter writes it so also in float64 models.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _gpt2() -> nn.Module:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False
+        vocab_size=40, n_positions=16, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False
     )
     return Last(transformers.GPT2LMHeadModel(config), "input_ids")
 
@@ -169,8 +170,8 @@ def _opt() -> nn.Module:
     import transformers
 
     config = transformers.OPTConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, ffn_dim=32, num_attention_heads=2, dropout=0,
-        max_position_embeddings=16, word_embed_proj_dim=16, use_cache=False,
+        vocab_size=40, hidden_size=32, num_hidden_layers=2, ffn_dim=32, num_attention_heads=2, dropout=0,
+        max_position_embeddings=16, word_embed_proj_dim=32, use_cache=False,
     )  # fmt: skip
     return Last(transformers.OPTForCausalLM(config), "input_ids")
 
@@ -179,7 +180,7 @@ def _bert() -> nn.Module:
     import transformers
 
     config = transformers.BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, intermediate_size=32, num_attention_heads=2,
+        vocab_size=40, hidden_size=32, num_hidden_layers=2, intermediate_size=32, num_attention_heads=2,
         max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0, num_labels=4,
     )  # fmt: skip
     return Last(transformers.BertForSequenceClassification(config), "input_ids")
@@ -189,7 +190,7 @@ def _llama() -> nn.Module:
     import transformers
 
     config = transformers.LlamaConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=40, hidden_size=64, num_hidden_layers=2, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=16, use_cache=False,
     )  # fmt: skip
     return Last(transformers.LlamaForCausalLM(config), "input_ids")
@@ -199,7 +200,7 @@ def _vit() -> nn.Module:
     import transformers
 
     config = transformers.ViTConfig(
-        hidden_size=16,
+        hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=32,

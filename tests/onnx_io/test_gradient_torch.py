@@ -20,6 +20,11 @@ FOLDED = {(model, "dynamo") for model in ("cnn", "resnet", "mobilenet")}
 """Outside training mode this exporter folds batch norms into the convolutions before them: those parameters are gone."""
 
 
+ROUNDED = {("gpt2", "dynamo"): 1e-7, ("llama", "legacy"): 1e-6, ("llama", "dynamo"): 1e-6}
+"""Files that do not hold float64 arithmetic throughout: this exporter rounds the factors of GPT-2's GELU to float32, and Llama
+computes norms and rotations in float32 whatever its type. Forward losses differ there too; the tolerance is wider."""
+
+
 def exported(folder: Path, model: str, exporter: str, dtype: str, *, opset: int = 18, training: bool = False) -> tuple[Any, Path]:
     """PyTorch's values and the exported file."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-long installs it apart")
@@ -82,8 +87,18 @@ def test_single_precision_in_both_runtimes(tmp_path: Path, model: str, exporter:
 @pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
 @pytest.mark.parametrize("model", MODELS)
 def test_double_precision(tmp_path: Path, model: str, exporter: str) -> None:
-    """Within 1e-9 of PyTorch, by onnx.reference."""
+    """Within 1e-9 of PyTorch, by onnx.reference (but for ROUNDED)."""
     truth, path = exported(tmp_path, model, exporter, "float64")
     made = gradient_model(path, LossSpec(), GradientOptions())
     results = evaluate(made.model, {"x": truth.x, "target": truth.labels})
-    compare(truth, path, made, results, whole=(model, exporter) not in FOLDED, tolerance=1e-9)
+    compare(truth, path, made, results, whole=(model, exporter) not in FOLDED, tolerance=ROUNDED.get((model, exporter), 1e-9))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", ["cnn", "resnet"])
+def test_batch_norms_in_training_mode(tmp_path: Path, model: str, dtype: str) -> None:
+    """Normalised by the batch, as the exporter writes a module in training mode."""
+    truth, path = exported(tmp_path, model, "legacy", dtype, training=True)
+    made = gradient_model(path, LossSpec(), GradientOptions())
+    results = evaluate(made.model, {"x": truth.x, "target": truth.labels})
+    compare(truth, path, made, results, whole=True, tolerance=1e-4 if dtype == "float32" else 1e-9)
