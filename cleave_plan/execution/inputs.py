@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, InputFileError
+from cleave_plan.execution.cores import memory_bytes
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.index_bounds import index_bounds
@@ -93,6 +95,12 @@ def _draw(info: TensorInfo, bound: int | None, imported: ImportedModel, rng: np.
             remedy="bind its sizes with --dim or --shape when planning, or give the inputs in a file",
         )  # fmt: skip
     dtype = DType(info.dtype)
+    nbytes = dtype.bytes_of(prod(info.shape))
+    if nbytes > memory_bytes():
+        raise InputFileError(
+            f"{_describe(info, imported)} takes {nbytes} bytes", where=f"inputs of {imported.path.name}",
+            expected=f"inputs that fit into this machine's {memory_bytes()} bytes of memory", remedy="plan with smaller sizes",
+        )  # fmt: skip
     if dtype is DType.STRING:
         return np.full(info.shape, "text", dtype=object)
     if dtype.value.startswith(("float", "bfloat", "complex")):
@@ -105,7 +113,10 @@ def _draw(info: TensorInfo, bound: int | None, imported: ImportedModel, rng: np.
 
 
 def load_inputs(path: str | Path) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file by name; raises InputFileError for anything else, pickled objects included."""
+    """The arrays of an ``.npz`` file by name; raises InputFileError for anything else, pickled objects included.
+
+    Nothing is unpacked before the file's directory and the arrays' headers say that it fits into this machine's memory.
+    """
     where = str(path)
     expected = "an .npz file of arrays (numpy.savez) named like the model's inputs"
     try:
@@ -113,11 +124,32 @@ def load_inputs(path: str | Path) -> dict[str, Array]:
         if isinstance(content, np.ndarray):
             raise InputFileError("the file holds one array without a name", where=where, expected=expected)
         with content:
+            _check_sizes(content.zip, where)
             return {name: content[name] for name in content.files}
     except FileNotFoundError:
         raise InputFileError("there is no such file", where=where, expected=expected, remedy="check the path") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise InputFileError(f"the file cannot be read: {error}", where=where, expected=expected) from None
+
+
+def _check_sizes(archive: zipfile.ZipFile, where: str) -> None:
+    """Raise InputFileError when the arrays do not fit into memory, or a header claims more than its member holds."""
+    limit = memory_bytes()
+    total = sum(member.file_size for member in archive.infolist())
+    if total > limit:
+        raise InputFileError(
+            f"it unpacks to {total} bytes", where=where, expected=f"at most the {limit} bytes of memory of this machine"
+        )
+    for member in archive.infolist():
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            if not dtype.hasobject and prod(shape) * dtype.itemsize > member.file_size:
+                raise InputFileError(
+                    f"{member.filename!r} claims the shape {list(shape)}", where=where,
+                    expected=f"arrays that are there: it holds {member.file_size} bytes",
+                )  # fmt: skip
 
 
 def save_outputs(outputs: Mapping[str, Any], path: str | Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
+from cleave_plan.execution.cores import memory_bytes
 from cleave_plan.kernels.arrays import Array, dtype_of_array, numpy_dtype
 
 ALIGNMENT = 64
@@ -152,7 +153,7 @@ def _no_memory(nbytes: int, why: str) -> ExecutionError:
 
 def _anonymous_file() -> int:
     """An unnamed file as large as the machine's memory, without pages."""
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = memory_bytes()
     if sys.platform == "linux":
         descriptor = os.memfd_create("cleave-plan", os.MFD_CLOEXEC)
     else:
