@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from planning_cases import device, fleet_of, gemm_of, server, workload_of
+from planning_cases import device, fleet_of, gemm_of, server, spread, workload_of
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
-from cleave_plan.plan.plan import Constraint, Mode
+from cleave_plan.fleet.device import Device
+from cleave_plan.plan.plan import Constraint, Mode, Predicted
 from cleave_plan.planning.explain import explain
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.planning.story import DeviceStory
@@ -73,6 +77,53 @@ def test_what_a_device_is_worth_is_the_bound_without_it() -> None:
     assert worth == pytest.approx(plan.predicted.bound_s - alone.predicted.bound_s, rel=1e-6)
     assert worth is not None
     assert worth < 0
+
+
+def changed(one: Device, what: str) -> Device:
+    """``one`` with what a change of a story says, written out again."""
+    if what == "half the latency":
+        return replace(one, latency_s=one.latency_s / 2)
+    if what == "twice the compute":
+        return replace(one, flop_per_s={"any": 2 * one.flop_per_s["any"]})
+    if what == "twice the downlink":
+        return replace(one, downlink_bytes_per_s=2 * one.downlink_bytes_per_s)
+    return replace(one, uplink_bytes_per_s=2 * one.uplink_bytes_per_s)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_are_what_planning_again_gives(seed: int) -> None:
+    """Random fleets of three, planned exactly: each change of a device planned for. The bound moves by what was told, the new
+    plan saves at least what the old tiles would, and without the device the plan loses no less than the bound says it must."""
+    rng = np.random.default_rng(seed)
+    figures = [
+        {
+            "flop_per_s": {"any": spread(rng, 50, 2e3)}, "downlink_bytes_per_s": spread(rng, 50, 300),
+            "uplink_bytes_per_s": spread(rng, 10, 100), "latency_s": float(rng.choice([0.0, 0.2])),
+        }
+        for _ in range(3)
+    ]  # fmt: skip
+    devices = [device(f"d{place}", **one) for place, one in enumerate(figures)]
+    workload = workload_of([gemm_of("fc", (1, 8, int(rng.integers(1, 9)), 7))])
+    without = frozenset({"server", "inner"})
+
+    def planned(members: list[Device]) -> Predicted:
+        return make_plan(workload, fleet_of(members), without=without, gap=0.0).predicted
+
+    plan = make_plan(workload, fleet_of(devices), without=without, gap=0.0)
+    for place, story in enumerate(explain(plan, workload, fleet_of(devices), devices=["d0", "d1", "d2"]).devices):
+        found = gains(story)
+        alone = planned([one for one in devices if one.name != story.device])
+        lost = found.pop("without it")[0]
+        assert lost == pytest.approx(plan.predicted.bound_s - alone.bound_s, rel=1e-4, abs=1e-6)
+        assert alone.ideal_levels_s >= plan.predicted.ideal_levels_s * (1 - 1e-9)
+        for what, (bound_s, plan_s) in found.items():
+            again = planned([changed(one, what) if i == place else one for i, one in enumerate(devices)])
+            assert bound_s == pytest.approx(plan.predicted.bound_s - again.bound_s, rel=1e-4, abs=1e-6)
+            assert plan_s is not None
+            assert again.ideal_levels_s <= (plan.predicted.ideal_levels_s - plan_s) * (1 + 1e-9)
+        busiest = f"twice the {story.binds}"
+        if busiest in found:  # among the rates, the one that binds is the only one whose doubling can shorten its tile
+            assert all(found[busiest][1] >= found[what][1] for what in found if what != "half the latency")
 
 
 def test_gemms_that_are_cut_as_one() -> None:
