@@ -78,7 +78,7 @@ def tiled_load(gemm: Gemm, tiles: Tiles, placement: Placement, devices: DeviceCo
     for server, share in zip(placement.servers, placement.shares, strict=True):
         load.egress[server] += share * down
         load.ingress[server] += share * up
-        load.server_s[server] += share * _partial_sum_seconds(gemm, sent, costs, servers[server])
+        load.server_s[server] += share * partial_sum_seconds(gemm, sent, costs, servers[server])
     home = placement.servers[0]
     load.server_s[home] += server_tile_seconds(gemm, tiles.select(~on_device), servers[home])
     load.ideal_s[:] = np.bincount(sent.device, costs.ideal_s, minlength=len(devices))
@@ -167,7 +167,7 @@ def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load
     return load
 
 
-def _partial_sum_seconds(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: Server) -> float:
+def partial_sum_seconds(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: Server) -> float:
     """Adding partial sums: 12 bytes of memory traffic for each one received."""
     partial = tiles.k_stop - tiles.k_start < gemm.shape.k
     elements = costs.up_bytes[partial].sum() / (gemm.a.dtype.accumulator_bits / 8)

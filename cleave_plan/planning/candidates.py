@@ -279,9 +279,11 @@ class Candidates:
 
 def _at_home(options: list[Option], homes: tuple[int, ...]) -> list[Option]:
     """Options with a server's slab are tied to the servers that it was sized for."""
-    return [
-        replace(option, homes=homes) if option.server_s > 0 and option.mode is not Mode.SERVER else option for option in options
-    ]
+
+    def sized(option: Option) -> bool:
+        return option.server_s > option.sums_s and option.mode is not Mode.SERVER
+
+    return [replace(option, homes=homes) if sized(option) else option for option in options]
 
 
 def placements(fleet: Fleet, base_memory: Sequence[float], weights: float) -> list[Placement]:

@@ -53,16 +53,19 @@ def joint_options(
     level = _Level(parts=parts, terms=terms, columns=shown, links=links, server=server, inner=inner)
     stretch = np.ones(len(parts))
     usual = [0.0] * len(parts)
+    sums_s = 0.0  # of the server's time, what adding partial sums takes
     best: list[Option] = []
     for _ in range(_ROUNDS):
-        shares = shares_at(abilities, links, rates, bound_s, stretch)
-        made = level.tiled(shares, abilities, bound_s, usual)
+        left = max(0.0, 1 - sums_s / bound_s)
+        shares = shares_at(abilities, links, [rate * left for rate in rates], bound_s, stretch)
+        made = level.tiled(shares, abilities, bound_s, left, usual)
         if made is None:
             break
         if not best or together(made, links) < together(best, links):
             best = made
-        times = np.array([max(float(option.device_s.max()), option.server_s) for option in made])
-        if times.max() - times.min() < _EVEN * times.max():
+        times = np.array([max(float(option.device_s.max()), option.server_s - option.sums_s) for option in made])
+        sums_s = sum(option.sums_s for option in made)
+        if max(float(times.max() - times.min()), together(made, links) - float(times.max())) < _EVEN * times.max():
             break
         stretch *= times / times.mean()
     return best
@@ -79,8 +82,11 @@ class _Level:
     server: Server | None
     inner: bool
 
-    def tiled(self, shares: Shared, abilities: Sequence[Ability], bound_s: float, usual: list[float]) -> list[Option] | None:
-        """Each part over the devices that it has most of; None when a part has none or no tiling.
+    def tiled(
+        self, shares: Shared, abilities: Sequence[Ability], bound_s: float, left: float, usual: list[float]
+    ) -> list[Option] | None:
+        """Each part over the devices that it has most of; None when a part has none or no tiling. ``left``: the share of the
+        server's time that is not taken by partial sums.
 
         ``usual[g]``: the share of its group that the servers' links could feed in the round before (0: not known), updated
         here.
@@ -89,9 +95,8 @@ class _Level:
         made = []
         for g, own in enumerate(self.terms):
             mine = np.flatnonzero((shares.owner == g) & eligible(own, self.columns[g]))
-            search = (
-                None if len(mine) == 0 else self._search(g, mine, float(weight[g]), float(shares.server[g]) * bound_s, usual[g])
-            )
+            server_s = float(shares.server[g]) * bound_s * left
+            search = None if len(mine) == 0 else self._search(g, mine, float(weight[g]), server_s, usual[g])
             if search is None or not search.options:
                 return None
             usual[g] = search.usual / len(mine)

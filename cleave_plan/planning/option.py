@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.level import server_seconds, server_tile_seconds
+from cleave_plan.cost.level import partial_sum_seconds, server_seconds, server_tile_seconds
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Server
 from cleave_plan.plan.plan import Mode
@@ -35,8 +35,9 @@ class Part:
 class Option:
     """One way to do a part: tiles for each copy, ideal seconds on each device, bytes out of and into the servers.
 
-    ``server_s``: seconds of what the server computes itself. ``tiles`` are empty when that is everything. ``homes``: servers
-    (indices) whose arithmetic a slab was sized for; empty when any will do.
+    ``server_s``: seconds of what the server computes itself and, of these, ``sums_s`` of adding partial sums. ``tiles`` are
+    empty when the server computes everything. ``homes``: servers (indices) whose arithmetic a slab was sized for; empty when
+    any will do.
     """
 
     mode: Mode
@@ -45,6 +46,7 @@ class Option:
     down_bytes: float
     up_bytes: float
     server_s: float = 0.0
+    sums_s: float = 0.0
     homes: tuple[int, ...] = ()
 
     def seconds(self, links: Links) -> float:
@@ -60,7 +62,7 @@ def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: 
     """The option that does ``part`` by ``boxes``; boxes of device number ``len(devices)`` are ``server``'s own."""
     copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
     device_s = np.zeros(len(devices))
-    down = up = server_s = 0.0
+    down = up = server_s = sums_s = 0.0
     for tiles in copies:
         on_device = tiles.device < len(devices)
         sent = tiles.select(on_device)
@@ -69,10 +71,12 @@ def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: 
         device_s += np.bincount(sent.device, seconds, minlength=len(devices))
         down, up = down + float(costs.down_bytes.sum()), up + float(costs.up_bytes.sum())
         if server is not None:
+            sums_s += partial_sum_seconds(part.gemm, sent, costs, server)
             server_s += server_tile_seconds(part.gemm, tiles.select(~on_device), server)
     return Option(
-        mode=mode_of(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up, server_s=server_s
-    )
+        mode=mode_of(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up,
+        server_s=server_s + sums_s, sums_s=sums_s,
+    )  # fmt: skip
 
 
 def mode_of(gemm: Gemm, copies: tuple[Tiles, ...]) -> Mode:
