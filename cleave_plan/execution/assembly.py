@@ -16,8 +16,8 @@ class Assembly:
     """The whole result of a GEMM or chain (``work.whole_shape``), filled tile by tile.
 
     ``boxes`` are the tiles by number; ``whole`` is the array to fill. Tiles that hold the whole of K are placed as they come,
-    or stand in place already. Those that do not are partial sums: they are added in the order of their numbers when all are
-    there, in the accumulator's type, so that every run gives the same bits.
+    or stand in place already. Those that do not are partial sums: they are added in the order of their ranges of K when all
+    are there, in the accumulator's type, so that the order does not depend on who computed them.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Assembly:
         self._work = work
         self._along = along
         self._waiting = set(boxes)
-        self._boxes = boxes
+        self._boxes = dict(boxes)
         self._partial: dict[int, Array] = {}
         self._cut = {tile for tile, box in boxes.items() if not work.holds_inner(box)}
         self._result: Array = np.empty(work.whole_shape, numpy_dtype(work.out_dtype)) if whole is None else whole
@@ -38,6 +38,17 @@ class Assembly:
             self._partial[tile] = result
         elif not in_place:
             self._work.place(self._result, self._boxes[tile], result)
+
+    def replace(self, tile: int, pieces: Mapping[int, Box]) -> None:
+        """Wait for ``pieces``, which cover the box of ``tile`` exactly and have new numbers, in its place."""
+        self._waiting.remove(tile)
+        was_cut = tile in self._cut
+        self._cut.discard(tile)
+        del self._boxes[tile]
+        self._boxes |= pieces
+        self._waiting |= pieces.keys()
+        if was_cut:
+            self._cut |= pieces.keys()
 
     def compute(self, tile: int, operands: tuple[Array | None, ...]) -> None:
         """Compute ``tile`` here, from the whole operands."""
@@ -60,7 +71,7 @@ class Assembly:
             return self._result
         # A product over an empty K is 0, and no tile says so.
         sums = np.zeros(work.whole_box.result_shape, numpy_dtype(accumulator(work.a_dtype)))
-        for tile in sorted(self._partial):
+        for tile in sorted(self._partial, key=lambda tile: (self._boxes[tile].k_start, tile)):
             sums[work.area(self._boxes[tile])] += self._partial[tile]
         self._partial.clear()
         finished = complete(work, sums, self._along)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
+from cleave_plan.execution.recovery import Incident
 from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
@@ -29,7 +30,7 @@ class RunResult:
     ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
     carry them. ``tiles_run`` are those of devices, ``tiles_on_server`` those that a plan leaves to the server in a GEMM that
     devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
-    sentences about what else had to.
+    sentences about what else had to. ``incidents``: devices that were lost on the way, and where their tiles went.
     """
 
     outputs: Mapping[str, Value]
@@ -46,6 +47,7 @@ class RunResult:
     workers: int
     runtime: str
     notes: tuple[str, ...]
+    incidents: tuple[Incident, ...] = ()
 
 
 class Walk:
@@ -110,12 +112,13 @@ class Walk:
             gemms_on_devices=on_devices, gemms_on_server=all_gemms - on_devices,
             bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
+            incidents=tuple(self._tally.incidents),
         )  # fmt: skip
 
     def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         level = LevelRun(
-            self._engine, self._tally, self._next_job, total=self._total,
+            self._engine, self._tally, self._next_job, index=depth, total=self._total,
             label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
         )  # fmt: skip
         lowered: dict[int, Operands] = {}

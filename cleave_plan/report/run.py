@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from cleave_plan.execution.recovery import Incident
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.verification import OutputCheck, Verification
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
@@ -33,6 +35,7 @@ def run_document(result: RunResult, verification: Verification | None, *, inputs
         "workers": result.workers,
         "runtime": result.runtime,
         "notes": list(result.notes),
+        "incidents": [asdict(incident) for incident in result.incidents],
         "verified": None if verification is None else _verification_document(verification),
     }
 
@@ -72,7 +75,7 @@ def run_text(
     sheet = Sheet(screen)
     sheet.heading(f"Run of {model}")
     sheet.facts(_facts(result, inputs, outputs))
-    sheet.notes(result.notes)
+    sheet.notes([*result.notes, *map(_told, result.incidents)])
     if verification is None:
         sheet.heading("Outputs")
         sheet.table(*_output_table(result.outputs))
@@ -114,6 +117,13 @@ def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
     if outputs is not None:
         facts.append(Fact("outputs", "", outputs))
     return facts
+
+
+def _told(incident: Incident) -> str:
+    """What happened to devices that were lost, and to their tiles."""
+    when = f"{_seconds(incident.at_s)} into the batch, in level {incident.level + 1}"
+    moved = f"{plural(incident.tiles, 'tile')} moved to {plural(incident.takers, 'device')} in {plural(incident.pieces, 'piece')}"
+    return f"lost {', '.join(incident.devices)}: {incident.where} {incident.reason} ({when}); {moved}"
 
 
 def _output_table(outputs: Mapping[str, Any]) -> tuple[list[Column], list[list[str]]]:

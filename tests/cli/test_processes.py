@@ -30,13 +30,13 @@ def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    """Process ids of the workers, once there are any."""
+def children(process: subprocess.Popen[str], count: int = 1) -> list[int]:
+    """Process ids of the workers, once there are ``count`` at least."""
     place = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     limit = time.monotonic() + LIMIT_S
     while process.poll() is None and time.monotonic() < limit:
         found = [int(word) for word in place.read_text().split()]
-        if found:
+        if len(found) >= count:
             return found
         time.sleep(0.005)
     raise AssertionError(f"no worker was started: {process.communicate()}")
@@ -74,17 +74,32 @@ def test_json_is_all_there_is_on_stdout(command: str, files: Files, tmp_path: Pa
 
 
 @needs_proc
-def test_a_killed_worker_ends_the_run_with_a_sentence(files: Files, tmp_path: Path) -> None:
-    """Exit 5, the worker and its devices named, no outputs and no other worker left."""
+def test_a_run_whose_workers_are_all_killed_ends_with_a_sentence(files: Files, tmp_path: Path) -> None:
+    """Exit 5 and one sentence, no outputs and no worker left."""
     out = tmp_path / "y.npz"
     with started("run", files.plan, "--model", files.model, "--workers", "2", "--outputs", out) as process:
-        workers = children(process)
-        os.kill(workers[0], signal.SIGKILL)
+        workers = children(process, 2)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
         _, complaints = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 5
     assert len(complaints.splitlines()) == 1
-    assert "worker" in complaints
+    assert "no device is left" in complaints
     assert not out.exists()
+    assert all_end(workers)
+
+
+@needs_proc
+def test_a_run_goes_on_without_a_killed_worker(files: Files) -> None:
+    """Right outputs, exit 0, and the document says who was lost."""
+    with started("run", files.plan, "--model", files.model, "--workers", "2", "--verify", "--json") as process:
+        workers = children(process, 2)
+        os.kill(workers[0], signal.SIGKILL)
+        out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    document = json.loads(out)
+    assert document["verified"]["ok"]
+    assert any("SIGKILL" in incident["reason"] for incident in document["incidents"])
     assert all_end(workers)
 
 

@@ -1,0 +1,89 @@
+"""What a run does about tiles whose device is gone: cut anew over those that are left, by the planner's own code.
+
+A run on this machine knows no links, so devices count as equally fast and are told apart by what they have still to do.
+Only the boxes of lost devices move, and K is never cut again: every element stays the same partial sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.cost.tile import Tiles
+from cleave_plan.errors import ExecutionError
+from cleave_plan.execution.engines.base import Task
+from cleave_plan.kernels.tile import Box
+from cleave_plan.planning.recut import recut
+from cleave_plan.workload.gemm import Gemm
+
+FLOP_PER_S = 1e10
+"""Arithmetic of a device whose figures are not known; only its ratio to the overhead matters."""
+
+OVERHEAD_S = 1e-4
+"""Seconds that every tile costs beside its arithmetic."""
+
+_AMPLE = 1e15
+"""Bytes, and bytes a second, that never bind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Devices that were lost in the middle of a run, and what became of their tiles.
+
+    ``tiles`` unfinished ones were cut into ``pieces`` for ``takers`` other devices, which took ``replan_s`` seconds to decide.
+    ``at_s``: seconds since the batch began; ``level``: which level ran, from 0; ``where`` and ``reason``: what the engine saw.
+    """
+
+    devices: tuple[str, ...]
+    level: int
+    at_s: float
+    tiles: int
+    pieces: int
+    takers: int
+    replan_s: float
+    where: str
+    reason: str
+
+
+def cut_anew(gemm: Gemm, boxes: Sequence[Box], devices: Sequence[str], waiting: Iterable[Task]) -> list[tuple[int, str, Box]]:
+    """``boxes`` of ``gemm`` over ``devices``, which have ``waiting`` to do: (place among the boxes, device, piece).
+
+    Raises ExecutionError when no device is left.
+    """
+    if not devices:
+        raise ExecutionError(
+            f"no device is left to compute {len(boxes)} tiles of {gemm.name!r}",
+            expected="one device at least that lives until the run is over",
+            remedy="run again; if it happens again, look for what ends the devices (the system log, when memory runs out)",
+        )  # fmt: skip
+    place = {device: number for number, device in enumerate(devices)}
+    busy = np.zeros(len(devices))
+    for task in waiting:
+        if task.device in place:
+            busy[place[task.device]] += OVERHEAD_S + _flop(task.box) / FLOP_PER_S
+    found = recut(gemm, Tiles.of((0, *box) for box in boxes), _alike(len(devices)), busy)
+    if found.left:  # nothing but memory could forbid it, and memory is ample
+        raise AssertionError(f"{len(found.left)} boxes of {gemm.name!r} fit no device")
+    columns = np.stack([found.tiles.column(name) for name in _COLUMNS], axis=1).tolist()
+    owners = found.tiles.device.tolist()
+    return [
+        (origin, devices[owner], Box(*row)) for origin, owner, row in zip(found.origin.tolist(), owners, columns, strict=True)
+    ]
+
+
+_COLUMNS = Box._fields
+
+
+def _flop(box: Box) -> float:
+    g, r, c = box.result_shape
+    return 2.0 * g * r * c * (box.k_stop - box.k_start)
+
+
+def _alike(count: int) -> DeviceColumns:
+    return DeviceColumns(
+        flop_per_s=np.full(count, FLOP_PER_S), downlink=np.full(count, _AMPLE), uplink=np.full(count, _AMPLE),
+        latency=np.full(count, OVERHEAD_S), memory=np.full(count, _AMPLE), curve=np.full(count, -1, dtype=np.int64), curves=(),
+    )  # fmt: skip
