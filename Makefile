@@ -6,7 +6,7 @@ LONG := .venv-long
 PIP := -m pip install --quiet --disable-pip-version-check
 REAL_MODELS := $(VENV)/real-models
 
-.PHONY: demo test test-long bench lint format clean
+.PHONY: demo test test-long bench claims lint format clean
 
 # The product with onnxruntime, for `make demo`.
 $(VENV)/.demo: pyproject.toml
@@ -42,6 +42,9 @@ test-long: $(LONG)/.ready $(REAL_MODELS)/.installed
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.planning
+
+claims: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.claims
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -167,29 +167,30 @@ def _ours(workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Pl
 
 
 def recovery_seconds(
-    made: Plan, laid: PlanWork, workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan]
+    made: Plan, laid: PlanWork, workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan], failures: int = 1
 ) -> float:
-    """Seconds (executed cost) until the others have computed what one device was to: the one that does most in the longest
-    level. Infinite where there are no others."""
-    if len(fleet.devices) < 2:
+    """Seconds (executed cost) until the others have computed what ``failures`` devices were to: those that do most in the
+    longest level. Infinite where there are no others."""
+    if len(fleet.devices) <= failures:
         return math.inf
     if not laid.kinds:
         return 0.0
     kind = max(laid.kinds, key=lambda kind: float(kind.load.executed_s.max()))
-    lost = int(kind.load.executed_s.argmax())
+    lost = np.argsort(-kind.load.executed_s, kind="stable")[:failures]
     view, assignments = products_of(workload, made.assignments)
     owner = {name: assignment for assignment in assignments for name in assignment.gemms}
     products = {gemm.name: gemm for gemm in view.workload.gemms}
     pieces: list[Gemm] = []
     for name in kind.gemms:
         tiles = owner[name].tiles
-        for tile in np.flatnonzero(tiles.device == lost).tolist():
+        for tile in np.flatnonzero(np.isin(tiles.device, lost)).tolist():
             r, c, k, g = (int(tiles.column(f"{axis}_stop")[tile] - tiles.column(f"{axis}_start")[tile]) for axis in AXES)
             whole = replace(products[name], name=f"lost {len(pieces)}", level=0, window=None, join=Join.NONE, extents=())
             pieces.append(replace(whole, shape=GemmShape(g, r, k, c)))
     if not pieces:
         return 0.0
-    left = replace(fleet, devices=tuple(device for place, device in enumerate(fleet.devices) if place != lost))
+    gone = set(lost.tolist())
+    left = replace(fleet, devices=tuple(device for place, device in enumerate(fleet.devices) if place not in gone))
     work = replace(
         workload, gemms=tuple(pieces), levels=(Level(index=0, gemms=tuple(range(len(pieces))), live_bytes=0),),
         server_operators=(), chains=(), parameters={}, notes=(),
