@@ -155,9 +155,10 @@ def test_the_smallest_device_limits_nobody() -> None:
 def test_shards_add_up(sizes: tuple[int, int, int]) -> None:
     """DeepSpeed PR 8185: whatever the sizes, the shards are the whole."""
     m, k, n = sizes
-    plan = planned(layers(1, m, k, n), fleet_of(*(device(f"d{i}", uplink_bytes_per_s=1e6 * (i + 1)) for i in range(3))))
-    if plan.assignments[0].mode.value != "server":
-        assert sum(work(plan).values()) == m * k * n
+    some = fleet_of(*(device(f"d{i}", uplink_bytes_per_s=1e6 * (i + 1)) for i in range(3)))
+    plan = planned(layers(1, m, k, n), some, without=AWAY)
+    assert plan.predicted.devices_used >= 1
+    assert sum(work(plan).values()) == m * k * n
 
 
 # Links and slow devices
@@ -206,6 +207,20 @@ def test_a_link_known_in_one_direction_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(CleaveError, match=r"uplink"):
         load_fleet(path)
+
+
+def test_the_faster_of_two_links_is_chosen() -> None:
+    """exo #2295: one machine on its slow and on its fast link, as two entries: the fast one counts."""
+    slow, fast = (
+        device("wireless", downlink_bytes_per_s=8.7e5, uplink_bytes_per_s=8.7e5),
+        device("cable", downlink_bytes_per_s=25.4e5, uplink_bytes_per_s=25.4e5),
+    )
+    workload = layers(1, 200, 10, 200)
+    both = planned(workload, fleet_of(slow, fast), without=AWAY)
+    assert both.predicted.one_device_name == "cable"
+    assert work(both)["cable"] > 2 * work(both).get("wireless", 0)
+    alone = [planned(workload, fleet_of(one), without=AWAY).predicted.ideal_levels_s for one in (slow, fast)]
+    assert alone[0] / alone[1] == pytest.approx(25.4 / 8.7)
 
 
 def test_compute_and_network_are_apart() -> None:
