@@ -6,7 +6,7 @@ One value for both ways of counting, so that the bound of a level, and the group
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,3 +54,18 @@ def ability_of(terms: Terms, devices: DeviceColumns, *, inner: bool) -> Ability:
 def bound_of(terms: Terms, devices: DeviceColumns, links: Links, *, inner: bool) -> float:
     """Seconds that the GEMM takes at least, by ideal cost; ``inner``: K may be cut."""
     return volume_bound(terms, devices, links) if cuts_depth(terms, inner) else gemm_bound(terms, devices, links)
+
+
+def capped(ability: Ability, time_s: Floats, amount: Floats) -> Ability:
+    """``ability`` of devices that are busy for ``time_s`` at the most and do no more than ``amount`` units (inf: no cap).
+
+    A device that works for less than T does what it can do by then: shares of its time cover shares of that, as without caps.
+    """
+
+    def within(T: float) -> Floats:
+        found = ability.amount(T)
+        for cap in np.unique(time_s[time_s < T]).tolist():
+            found = np.where(time_s == cap, ability.amount(cap), found)
+        return np.minimum(found, amount)
+
+    return replace(ability, amount=within)

@@ -249,8 +249,8 @@ class Candidates:
             [self._able(part) for part in free],
             self.links(free[0].gemm),
             self._paces(free, copies),
-            inner=self.inner,
-        )
+            inner=self.inner, caps=self.rules.caps, level_flop=sum(part.copies * part.gemm.flop for part in level.parts),
+        )  # fmt: skip
         return max(shared_s, pinned_s)
 
     def _able(self, part: Part) -> DeviceColumns:

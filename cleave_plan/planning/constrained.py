@@ -1,8 +1,8 @@
 """Planning under a user's constraints, and saying which of them are in each other's way.
 
 Excluded devices leave the fleet that is planned on, memory caps and headroom shrink the others', rules ride on the GEMMs of
-the planned view. The bound is therefore that of the constrained problem in these respects; it does not know pinned
-cuts, nor caps of work and time, and stays valid without.
+the planned view. The bound is therefore that of the constrained problem in these respects, and knows caps of time, and of
+work in levels of one GEMM; it does not know pinned cuts, nor caps of work that several GEMMs share, and stays valid without.
 
 When no plan exists, constraints are taken away one by one as long as there is still none: what is left cannot hold together.
 """
@@ -86,8 +86,8 @@ def _notes(constraints: Sequence[Constraint], fleet: Fleet, view: Fleet) -> list
     if not constraints:
         return []
     notes = [
-        "the bound is that of the constrained problem as far as devices, memory and servers go; it does not know pinned cuts, "
-        "nor caps of work and time"
+        "the bound is that of the constrained problem as far as devices, memory, servers and caps of time go, and caps of work "
+        "in levels of one GEMM; it does not know pinned cuts, nor caps of work that several GEMMs of a level share"
     ]
     before, after = (sum(device.memory_bytes for device in one.devices) for one in (fleet, view))
     if len(view.devices) < len(fleet.devices) or after < before:

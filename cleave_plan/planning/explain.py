@@ -23,7 +23,7 @@ from cleave_plan.cost.tile import price
 from cleave_plan.errors import InfeasibleError, UsageError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.percentile import at_percentile
-from cleave_plan.plan.constraints import excluded, fleet_view, matches
+from cleave_plan.plan.constraints import caps_of, excluded, fleet_view, matches
 from cleave_plan.plan.objective import LevelTimes, Recount
 from cleave_plan.plan.plan import Assignment, Constraint, Mode, Plan
 from cleave_plan.planning.candidates import Candidates
@@ -209,11 +209,16 @@ class _Teller:
         banned = excluded(self._plan.constraints, fleet)
         used = some_devices(fleet, [place for place, device in enumerate(fleet.devices) if device.name not in banned])
         tagged, rules = ruled(self._plan.constraints, workload)
+        caps = caps_of(self._plan.constraints, used.devices)
         chains = () if "chains" in self._without else usable_chains(tagged, used)
         kept = [chain for chain in chains if rules.keep(chain, tagged)]
         view = view_of(tagged, shared="shared" not in self._without, chains=kept)
         found = Candidates(
-            view=view, fleet=used, server_allowed="server" not in self._without, inner="inner" not in self._without, rules=rules
+            view=view,
+            fleet=used,
+            server_allowed="server" not in self._without,
+            inner="inner" not in self._without,
+            rules=replace(rules, caps=caps if caps.any else None),
         )
         return found.lower_bound()
 

@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.ability import Ability, ability_of, bound_of
+from cleave_plan.plan.constraints import Caps
+from cleave_plan.planning.ability import Ability, ability_of, bound_of, capped
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.levelprogram import TOLERANCE, Shared, shared, supply_at
 from cleave_plan.planning.roots import NEVER, latest_short
@@ -39,12 +40,20 @@ Floats = NDArray[np.float64]
 
 
 def level_bound(
-    parts: Sequence[Terms], columns: Sequence[DeviceColumns], links: Links, rates: Sequence[float], *, inner: bool = False
+    parts: Sequence[Terms],
+    columns: Sequence[DeviceColumns],
+    links: Links,
+    rates: Sequence[float],
+    *,
+    inner: bool = False,
+    caps: Caps | None = None,
+    level_flop: float = 0.0,
 ) -> float:
     """Seconds that the GEMMs ``parts`` of one level take together at least, by ideal cost.
 
     ``columns[g]``: device figures for part g's element type; ``rates[g]``: the servers' FLOP/s for it (0 where they may
-    not compute); ``inner``: K may be cut. Parts without work are ignored.
+    not compute); ``inner``: K may be cut. Parts without work are ignored. ``caps``: what devices may do of the level at the most,
+    whose FLOP are ``level_flop``; caps of work count where one GEMM is free (several may share a cap in any way).
     """
     kept = [g for g, part in enumerate(parts) if part.items * part.bound_rows * part.columns > 0]
     if not kept:
@@ -54,9 +63,12 @@ def level_bound(
         bound_of(part, own, Links(egress=links.egress, ingress=links.ingress, flop_per_s=rate), inner=inner)
         for part, own, rate in zip(parts, columns, rates, strict=True)
     ]
-    if len(parts) == 1 or max(alone) >= NEVER or max(alone) == 0:
+    if (len(parts) == 1 and caps is None) or max(alone) >= NEVER or max(alone) == 0:
         return max(alone)
     abilities = [ability_of(part, own, inner=inner) for part, own in zip(parts, columns, strict=True)]
+    if caps is not None:
+        most = [caps.work * level_flop / one.flop if len(parts) == 1 else np.full(len(caps.work), np.inf) for one in abilities]
+        abilities = [capped(one, caps.time_s, own) for one, own in zip(abilities, most, strict=True)]
 
     def valued(T: float) -> float:
         supply = supply_at(abilities, links, rates, T)

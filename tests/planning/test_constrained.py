@@ -149,3 +149,32 @@ def test_a_cap_on_one_device_slows_nobody_else() -> None:
     without = make_plan(workload, fleet, constraints=[devices("none", "d7", exclude=True)])
     assert verify(less, workload, fleet).ok
     assert less.predicted.ideal_levels_s <= without.predicted.ideal_levels_s * 1.02
+
+
+@pytest.mark.parametrize(
+    ("cap", "seconds"),
+    [
+        # Two devices of 50 B/s up: 24 x 16 results of 4 bytes are 1536 bytes, 15.36 s for both together.
+        (Constraint(name="none", devices=("a",), work=1.0), 15.36),
+        (Constraint(name="tenth", devices=("a",), work=0.1), 0.9 * 1536 / 50),
+        (Constraint(name="brief", devices=("a",), time_s=2.0), (1536 - 2 * 50) / 50),
+    ],
+)
+def test_the_bound_knows_caps(cap: Constraint, seconds: float) -> None:
+    """What a capped device may not do, the other one must."""
+    fleet = fleet_of([device(name, downlink_bytes_per_s=1e6, flop_per_s={"any": 1e9}) for name in "ab"])
+    workload = workload_of([gemm_of("fc", (1, 24, 4, 16))])
+    plan = make_plan(workload, fleet, constraints=[cap], without=frozenset({"server", "inner"}))
+    assert verify(plan, workload, fleet).findings == ()
+    assert plan.predicted.bound_s == pytest.approx(seconds, rel=1e-3)
+    assert plan.predicted.bound_s <= plan.predicted.ideal_levels_s * (1 + 1e-9)
+
+
+def test_the_bound_knows_caps_of_time_in_levels_of_several() -> None:
+    """Two products side by side, 3072 bytes up: the capped device brings 100 of them."""
+    fleet = fleet_of([device(name, downlink_bytes_per_s=1e6, flop_per_s={"any": 1e9}) for name in "ab"])
+    workload = workload_of([gemm_of("fc", (1, 24, 4, 16)), gemm_of("out", (1, 24, 4, 16))])
+    brief = Constraint(name="brief", devices=("a",), time_s=2.0)
+    plan = make_plan(workload, fleet, constraints=[brief], without=frozenset({"server", "inner"}))
+    assert plan.predicted.bound_s == pytest.approx((3072 - 100) / 50, rel=1e-3)
+    assert plan.predicted.bound_s <= plan.predicted.ideal_levels_s * (1 + 1e-9)
