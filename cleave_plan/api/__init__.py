@@ -19,12 +19,22 @@ from cleave_plan.api.fleets import (
 from cleave_plan.api.models import draw_inputs, gradient, load_inputs, load_model_of, load_onnx, save_outputs
 from cleave_plan.api.pages import write_page
 from cleave_plan.api.plans import diff_plans, explain_plan, load_constraints, load_plan, make_plan, save_plan, sweep_plans, verify
-from cleave_plan.api.runs import compare_strategies, execute, open_session, run, simulate_plan, verify_run, write_simulation_trace
+from cleave_plan.api.runs import (
+    compare_strategies,
+    emulate_run,
+    execute,
+    open_session,
+    run,
+    simulate_plan,
+    verify_run,
+    write_simulation_trace,
+)
 
 __all__ = [
     "compare_strategies",
     "diff_plans",
     "draw_inputs",
+    "emulate_run",
     "execute",
     "explain_plan",
     "fleet_of",

@@ -14,6 +14,7 @@ from cleave_plan.progress import Progress, silent
 if TYPE_CHECKING:
     import numpy as np
 
+    from cleave_plan.execution.emulation import Emulated
     from cleave_plan.execution.server import RunResult
     from cleave_plan.execution.session import Session
     from cleave_plan.execution.verification import Verification
@@ -66,6 +67,30 @@ def open_session(
     from cleave_plan.execution.session import Session
 
     return Session(plan, model, engine=engine_named(engine, workers=workers), runtime=runtime, progress=progress)
+
+
+def emulate_run(
+    plan: Plan,
+    model: str | Path,
+    fleet: Fleet,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    runtime: str = "auto",
+    scale: float | None = None,
+    progress: Progress = silent,
+) -> Emulated:
+    """Run one batch at the pace of ``fleet``, for which the plan was made, and compare it with what was predicted.
+
+    ``scale``: seconds here for one of the fleet's; None finds one by running the batch first as fast as this machine can.
+    Other arguments and errors are those of :func:`execute`; raises AnswerIsNoError when the fleet is another.
+    """
+    from cleave_plan.execution.emulation import emulate
+
+    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+        require_same(plan, session.workload, fleet)
+        return emulate(session, plan, fleet, inputs, scale=scale)
 
 
 def verify_run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> Verification:

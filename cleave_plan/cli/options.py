@@ -31,6 +31,20 @@ class Share(click.FloatRange):
         return number
 
 
+class Positive(click.FloatRange):
+    """A finite number above 0."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; raises click.BadParameter for anything else."""
+        number = super().convert(value, param, ctx)
+        if not 0 < number < float("inf"):
+            self.fail(f"{value!r} is not a number above 0", param, ctx)
+        return number
+
+
 class WorkOrderGroup(click.Group):
     """A group whose help lists commands in the order in which they are used, not by name."""
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cleave_plan.cli.options import input_file, json_option, output_file
+from cleave_plan.cli.options import Positive, input_file, json_option, output_file
 from cleave_plan.cli.output import emit_json
-from cleave_plan.errors import AnswerIsNoError
+from cleave_plan.errors import AnswerIsNoError, UsageError
 
 EPILOG = """\b
 Examples:
   cleave-plan run plan.json --model model.onnx --verify
   cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
+  cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
 """
 
@@ -36,6 +38,14 @@ Examples:
     "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
     help="What runs the server's operators; auto is onnxruntime where it is installed.",
 )  # fmt: skip
+@click.option("--emulate", is_flag=True, help="Play each device at its pace in --fleet, and compare with what was predicted.")
+@click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="The fleet that the plan was made for.")
+@click.option(
+    "--scale",
+    metavar="S",
+    type=Positive(),
+    help="With --emulate: seconds here for one of the fleet's. Default: found by a rehearsal.",
+)
 @click.option("--verify", is_flag=True, help="Compare with the unsplit model; exit code 1 beyond tolerance.")
 @json_option
 def run(
@@ -47,32 +57,45 @@ def run(
     workers: int | None,
     seed: int,
     runtime: str,
+    emulate: bool,
+    fleet_file: Path | None,
+    scale: float | None,
     verify: bool,
     as_json: bool,
 ) -> None:
     """Run one batch as PLAN says, each tile on the process that plays its device, everything else on the server.
 
-    Times are those of this machine, not of the fleet. With --verify the outputs are compared with those of the unsplit
-    model on the same inputs.
+    Times are those of this machine, not of the fleet, unless with --emulate: then results wait until the fleet's devices
+    would have sent them over their links. With --verify the outputs are compared with those of the unsplit model on the same
+    inputs.
     """
-    from cleave_plan.api import draw_inputs, execute, load_inputs, load_plan, save_outputs, verify_run
+    from cleave_plan.api import draw_inputs, emulate_run, execute, load_fleet, load_inputs, load_plan, save_outputs, verify_run
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.run import run_document, run_text, verdict
     from cleave_plan.report.tables import Screen
 
+    if emulate != (fleet_file is not None) or (scale is not None and not emulate):
+        raise UsageError("--emulate goes with the fleet that it plays", expected="--emulate --fleet FLEET, perhaps --scale S")
     plan = load_plan(plan_file)
+    fleet = None if fleet_file is None else load_fleet(fleet_file)
+    how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime}
     inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
     with progress_bar("running") as progress:
-        result = execute(plan, model_file, inputs, workers=workers, runtime=runtime, engine=engine, progress=progress)
+        if fleet is None:
+            result, comparison = execute(plan, model_file, inputs, **how, progress=progress), None
+        else:
+            emulated = emulate_run(plan, model_file, fleet, inputs, **how, scale=scale, progress=progress)
+            result, comparison = emulated.result, emulated.comparison
     if outputs_file is not None:
         save_outputs(result.outputs, outputs_file)
     verification = verify_run(plan, model_file, inputs, result.outputs) if verify else None
     origin = f"drawn with seed {seed}" if inputs_file is None else str(inputs_file)
     written = None if outputs_file is None else str(outputs_file)
     if as_json:
-        emit_json(run_document(result, verification, inputs=origin, outputs=written))
+        emit_json(run_document(result, verification, inputs=origin, outputs=written, comparison=comparison))
     else:
         screen = Screen.of_stdout()
-        click.echo(run_text(result, verification, screen, model=plan.model.name, inputs=origin, outputs=written))
+        about: dict[str, Any] = {"model": plan.model.name, "inputs": origin, "outputs": written, "comparison": comparison}
+        click.echo(run_text(result, verification, screen, **about))
     if verification is not None and not verification.ok:
         raise AnswerIsNoError(verdict(verification).rstrip("."), where=str(plan_file))

@@ -90,6 +90,15 @@ class Walk:
                 kept[tensor] = max(kept.get(tensor, 0), found.chain.level)
         return run_order(self._imported.model.graph, self._imported.depth, levels, len(self._levels), kept)
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The first GEMM of each product with tiles, in the order in which a batch opens them as jobs of the engine."""
+        return tuple(name for level in self._levels for name in level if self._placed[name].tiles)
+
+    def use(self, engine: Engine) -> None:
+        """Run the batches that follow on ``engine``."""
+        self._engine = engine
+
     def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
         """The outputs for ``values`` (graph inputs by name)."""
         begin = time.perf_counter()

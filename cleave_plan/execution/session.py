@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
+from cleave_plan.workload.graph import Workload
 
 
 class Session:
@@ -65,6 +66,21 @@ class Session:
             self._engine.start(self._load)
             self._started = True
         return self._walk.run(values, workers=len(self._engine.processes))
+
+    @property
+    def workload(self) -> Workload:
+        """The work of one batch."""
+        return self._imported.workload
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The first GEMM of each product that has tiles, in the order in which a batch opens them as jobs of the engine."""
+        return self._walk.jobs
+
+    def wrap(self, around: Callable[[Engine], Engine]) -> None:
+        """Put an engine around this session's own, for the runs that follow."""
+        self._engine = around(self._engine)
+        self._walk.use(self._engine)
 
     def close(self) -> None:
         """End the workers; results stay."""

@@ -9,15 +9,25 @@ from typing import Any
 
 from cleave_plan.execution.recovery import Incident
 from cleave_plan.execution.server import RunResult
+from cleave_plan.execution.truth import Comparison
 from cleave_plan.execution.verification import OutputCheck, Verification
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.report.truth import add_comparison, comparison_document
 from cleave_plan.units import Unit, format_value
 
 
-def run_document(result: RunResult, verification: Verification | None, *, inputs: str, outputs: str | None) -> dict[str, Any]:
+def run_document(
+    result: RunResult,
+    verification: Verification | None,
+    *,
+    inputs: str,
+    outputs: str | None,
+    comparison: Comparison | None = None,
+) -> dict[str, Any]:
     """The JSON document of ``run``; ``inputs`` says where they came from, ``outputs`` where they went (a file or None).
 
-    Errors that are not finite (another shape, NaN in other places) are null.
+    ``comparison``: the run beside its plan, where devices were emulated or real. Errors that are not finite (another shape, NaN
+    in other places) are null.
     """
     return {
         "inputs": inputs,
@@ -36,6 +46,7 @@ def run_document(result: RunResult, verification: Verification | None, *, inputs
         "runtime": result.runtime,
         "notes": list(result.notes),
         "incidents": [asdict(incident) for incident in result.incidents],
+        "comparison": None if comparison is None else comparison_document(comparison),
         "verified": None if verification is None else _verification_document(verification),
     }
 
@@ -69,13 +80,22 @@ def _finite(value: float) -> float | None:
 
 
 def run_text(
-    result: RunResult, verification: Verification | None, screen: Screen, *, model: str, inputs: str, outputs: str | None
+    result: RunResult,
+    verification: Verification | None,
+    screen: Screen,
+    *,
+    model: str,
+    inputs: str,
+    outputs: str | None,
+    comparison: Comparison | None = None,
 ) -> str:
     """The terminal report of ``run``."""
     sheet = Sheet(screen)
     sheet.heading(f"Run of {model}")
     sheet.facts(_facts(result, inputs, outputs))
     sheet.notes([*result.notes, *map(_told, result.incidents)])
+    if comparison is not None:
+        add_comparison(sheet, comparison)
     if verification is None:
         sheet.heading("Outputs")
         sheet.table(*_output_table(result.outputs))
