@@ -29,7 +29,7 @@ Examples:
     "--inputs", "inputs_file", metavar="X.npz", type=input_file, help="Arrays by input name. Default: drawn from --seed."
 )
 @click.option("--outputs", "outputs_file", metavar="Y.npz", type=output_file, help="Where to write the outputs.")
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What plays the devices.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What plays the devices.")
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")
 @click.option(
     "--seed", metavar="S", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of inputs that are drawn."

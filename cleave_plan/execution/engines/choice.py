@@ -5,8 +5,9 @@ from __future__ import annotations
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
+from cleave_plan.execution.engines.ray import RayEngine
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 
 
 def engine_named(name: str, *, workers: int | None = None) -> Engine:
@@ -16,4 +17,8 @@ def engine_named(name: str, *, workers: int | None = None) -> Engine:
     """
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}", expected=f"one of {', '.join(ENGINES)}")
+    if name == "ray":
+        if workers is not None:
+            raise UsageError("workers are of the local engine", expected="--engine ray without --workers")
+        return RayEngine()
     return LocalEngine(workers)

@@ -76,6 +76,10 @@ class EmulatedEngine:
         """An array of the engine inside."""
         return self._inner.empty(shape, dtype)
 
+    def share(self, array: Array) -> Array:
+        """As the engine inside does."""
+        return self._inner.share(array)
+
     def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
         """Open the job inside."""
         return self._inner.open(job, work, operands)
