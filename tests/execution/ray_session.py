@@ -1,6 +1,6 @@
 """What :mod:`test_ray_cluster` runs inside a network namespace: a Ray cluster of three nodes, and the engine's whole contract.
 
-Usage: python ray_session.py MODEL OUTPUTS.npz. One JSON document on stdout says what happened.
+Usage: python ray_session.py MODEL FOLDER. One JSON document on stdout says what happened.
 """
 
 from __future__ import annotations
@@ -36,14 +36,22 @@ def node(cluster: Cluster, *devices: str) -> Any:
     return cluster.add_node(num_cpus=1, resources=dict.fromkeys(devices, 1), object_store_memory=STORE_BYTES)
 
 
-def batch(engine: RayEngine, model: Path, outputs: Path) -> dict[str, Any]:
-    """Run a plan of random tiles for all four devices; the outputs go to a file."""
+def batch(cluster: Cluster, model: Path, outputs: Path, lose: Any = None) -> dict[str, Any]:
+    """Run a plan of random tiles for all four devices; the outputs go to a file. The node ``lose`` goes after three tiles."""
     imported = load_model(model)
     plan = random_plan(imported.workload, seed=4, devices=4, cuts=6, keep=0.0)
-    session = Session(plan, model, engine=engine)
-    result = session.run(random_inputs(imported))
+
+    def progress(done: int, total: int, label: str) -> None:
+        if done == 3 and lose is not None:
+            cluster.remove_node(lose, allow_graceful=False)
+
+    with Session(plan, model, engine=RayEngine(cluster.address), progress=progress) as session:
+        result = session.run(random_inputs(imported))
     np.savez(outputs, **result.outputs)
-    return {"tiles": result.tiles_run, "devices": sorted(result.device_s), "down": result.bytes_down, "up": result.bytes_up}
+    return {
+        "tiles": result.tiles_run, "devices": sorted(result.device_s), "down": result.bytes_down, "up": result.bytes_up,
+        "lost": [list(incident.devices) for incident in result.incidents],
+    }  # fmt: skip
 
 
 class Job:
@@ -197,8 +205,11 @@ def main() -> None:
         said["absent"] = absent(cluster)
         node(cluster, "device-1", "device-2")
         third = node(cluster, "device-3")
+        said["batch"] = batch(cluster, model, outputs / "whole.npz")
+        said["disturbed"] = batch(cluster, model, outputs / "disturbed.npz", lose=third)
+        third = node(cluster, "device-3")
         engine = RayEngine(cluster.address)
-        said["batch"] = batch(engine, model, outputs)
+        engine.start({f"device-{place}": 1.0 for place in range(4)})
         said["sharing"] = sharing(engine)
         said["losing"] = losing(engine, cluster, third)
         said["rejoining"] = rejoining(engine, cluster)

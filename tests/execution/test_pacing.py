@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave_plan.execution.pacing import Done, Pacer, Phase, Rates
@@ -79,6 +79,7 @@ def test_rows_without_a_link_are_held_by_the_server_alone() -> None:
     assert moments(two.advance(100)) == {"moved": pytest.approx(10)}
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0.001, 3), max_size=20))
 def test_steps_do_not_matter(steps: list[float]) -> None:
     """However time is moved on, everything is done at its moment and is told in the order of moments."""

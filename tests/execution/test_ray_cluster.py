@@ -21,6 +21,7 @@ from in_process import InProcess
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.engines.choice import engine_named
 from cleave_plan.execution.inputs import random_inputs
+from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
 from cleave_plan.onnx_io.importer import load_model
 
@@ -45,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(model: Path) -> Iterator[dict[str, Any]]:
-    """What :mod:`ray_session` says of everything that it did; ``outputs`` holds the arrays of its run."""
+    """What :mod:`ray_session` says of everything that it did, and the arrays of its two runs."""
     if not namespaces_work():
         pytest.skip("needs `ip`, and the right to make network namespaces")
     # Ray's sockets have long names below this folder, and a socket's path may have 107 characters.
@@ -55,25 +56,31 @@ def said(model: Path) -> Iterator[dict[str, Any]]:
         "RAY_USAGE_STATS_ENABLED": "0",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)
-    script = [sys.executable, str(HERE / "ray_session.py"), str(model), str(folder / "outputs.npz")]
+    script = [sys.executable, str(HERE / "ray_session.py"), str(model), str(folder)]
     done = subprocess.run(
         [*ALONE, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *script],
         env=environment, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     try:
         assert done.returncode == 0, done.stderr[-3000:]
-        with np.load(folder / "outputs.npz") as arrays:
-            yield json.loads(done.stdout.splitlines()[-1]) | {"outputs": dict(arrays)}
+        with np.load(folder / "whole.npz") as whole, np.load(folder / "disturbed.npz") as disturbed:
+            arrays = {"outputs": dict(whole), "disturbed outputs": dict(disturbed)}
+        yield json.loads(done.stdout.splitlines()[-1]) | arrays
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_plan_runs_on_the_cluster(said: dict[str, Any], model: Path) -> None:
-    """The outputs are those of the same tiles computed in this process, on four devices of three nodes."""
+@pytest.fixture(scope="module")
+def here(model: Path) -> RunResult:
+    """The same tiles computed in this process."""
     imported = load_model(model)
     plan = random_plan(imported.workload, seed=4, devices=4, cuts=6, keep=0.0)
     with Session(plan, model, engine=InProcess()) as session:
-        here = session.run(random_inputs(imported))
+        return session.run(random_inputs(imported))
+
+
+def test_a_plan_runs_on_the_cluster(said: dict[str, Any], here: RunResult) -> None:
+    """On four devices of three nodes: the outputs, tiles and results' bytes of the same plan in this process."""
     assert set(said["outputs"]) == set(here.outputs)
     for name, value in here.outputs.items():
         np.testing.assert_allclose(said["outputs"][name], value, rtol=1e-5, atol=1e-5)
@@ -81,6 +88,15 @@ def test_a_plan_runs_on_the_cluster(said: dict[str, Any], model: Path) -> None:
     assert said["batch"]["devices"] == sorted(here.device_s)
     assert said["batch"]["up"] == here.bytes_up
     assert 0 < said["batch"]["down"] <= here.bytes_down
+    assert said["batch"]["lost"] == []
+
+
+def test_a_plan_survives_the_loss_of_a_node(said: dict[str, Any], here: RunResult) -> None:
+    """A node goes in the middle of the run: the others take its tiles, and the numbers are right."""
+    for name, value in here.outputs.items():
+        np.testing.assert_allclose(said["disturbed outputs"][name], value, rtol=1e-5, atol=1e-5)
+    assert ["device-3"] in said["disturbed"]["lost"]
+    assert {name for lost in said["disturbed"]["lost"] for name in lost} == {"device-3"}
 
 
 def test_a_piece_travels_once_to_a_node(said: dict[str, Any]) -> None:
