@@ -49,6 +49,9 @@ _TRIALS, _ROUNDS, _LIKE = 6, 2, 0.03
 """Trial times, groupings with the shape that the layout before them had, and how near to 1 a cover must be for the groups
 of one trial to start the next."""
 
+_NEAR = 2e-3
+"""A cover so near to 1 ends the trials: the arrangement's own time is found exactly afterwards."""
+
 _STRETCH, _STRETCHES = 1.15, 24
 """How a time is stretched whose groups cannot cover the plane, and how often."""
 
@@ -162,7 +165,7 @@ def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> Arran
         group = slab.group if abs(share - 1) < _LIKE else None  # at an unlike time another number of groups is right
         T *= float(np.clip(share, 0.1, 10.0)) ** -0.6
         found.append((T, slab))
-        if abs(share - 1) < 3e-4:
+        if abs(share - 1) < _NEAR:
             break
     return arranged([min(found, key=lambda trial: trial[0])[1]])
 

@@ -27,6 +27,12 @@ from cleave_plan.planning.tiling import tiles_of_copies, tilings
 _CORRECTIONS = 4
 """Sizes of the server's slab that are tried at the most."""
 
+FEW = 64
+"""Up to this many devices a part is tiled without the server too; with more only where the server's share is nothing."""
+
+_STRETCH = 1.01
+"""What a tiling takes over its bound, until one is known."""
+
 _EVEN = 1e-3
 """Devices and server end together when evening them out would gain less than this share."""
 
@@ -52,10 +58,13 @@ def options_for(
     search = Search(
         part=part, terms=terms, devices=devices, links=links, order=by_ability(terms, devices, able, links), inner=inner
     )
-    search.run(thorough=alone)
-    if alone and server is not None and search.options and not tiny(terms, len(able)):
-        found += _shared_with_server(search, server)
-    return found + non_dominated(search.options, links)
+    shared = alone and server is not None and not tiny(terms, len(able))
+    if not shared or len(able) <= FEW:
+        search.run(thorough=alone)
+    made = _shared_with_server(search, server) if shared and server is not None else []
+    if not made and not search.options:
+        search.run(thorough=alone)
+    return found + made + non_dominated(search.options, links)
 
 
 def _shared_with_server(alone: Search, server: Server) -> list[Option]:
@@ -66,7 +75,8 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     """
     terms, part = alone.terms, alone.part
     without = replace(alone.links, flop_per_s=0.0)
-    stretch = alone.best_s / max(bound_of(terms, alone.devices.take(alone.order), without, inner=alone.inner), 1e-300)
+    alone_s = max(bound_of(terms, alone.devices.take(alone.order), without, inner=alone.inner), 1e-300)
+    stretch = alone.best_s / alone_s if alone.options else _STRETCH
     together = Links(egress=alone.links.egress, ingress=alone.links.ingress, flop_per_s=server_rate(part.gemm, server))
     target_s = bound_of(terms, alone.devices.take(alone.order), together, inner=alone.inner) * stretch
     per_second = server_rate(part.gemm, server) / terms.flop
@@ -78,6 +88,7 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
             break
         search = replace(alone, terms=slab.rest, slab=slab, server=server, options=[], barred=set())
         search.run()
+        alone.usual = search.usual
         if not search.options:
             break
         found += non_dominated(search.options, alone.links)
