@@ -28,7 +28,7 @@ $(REAL_MODELS)/.installed: tests/real_models.txt $(VENV)/.dev
 # PyTorch (several GB from PyPI on most machines) lives in an environment of its own.
 $(LONG)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LONG)
-	$(LONG)/bin/python $(PIP) --editable '.[test]' 'torch==2.13.0' 'onnxscript==0.7.2' 'transformers==5.24.0'
+	$(LONG)/bin/python $(PIP) --editable '.[test,ray]' 'torch==2.13.0' 'onnxscript==0.7.2' 'transformers==5.24.0'
 	@touch $@
 
 demo: $(VENV)/.demo

@@ -27,6 +27,8 @@ from cleave_plan.onnx_io.importer import load_model
 
 pytest.importorskip("ray", reason="Ray is an extra")
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 ALONE = ["unshare", "--net", *(["--map-root-user"] if os.geteuid() else [])]
 
