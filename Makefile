@@ -42,6 +42,9 @@ test-long: $(LONG)/.ready $(REAL_MODELS)/.installed
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.tilings
+	$(BIN)/python -m benchmarks.small
+	$(BIN)/python -m benchmarks.batch
 
 claims: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.claims
