@@ -15,15 +15,15 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
+from benchmarks.rival import fleet_of, links_of
 from benchmarks.tables import names, numbers, workload
 from cleave_plan.api import make_plan
 from cleave_plan.fleet.device import Fleet
-from cleave_plan.fleet.synthetic import PRESETS, generate_fleet
+from cleave_plan.fleet.synthetic import PRESETS
 from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, Comparison, Row, compare, recovery_seconds
 from cleave_plan.simulation.work import plan_work
-from cleave_plan.units import Unit, format_value, parse
+from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 
 FAILURES = (1, 3, 5)
@@ -35,29 +35,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", type=names, default=("opt-13b",))
     parser.add_argument("--devices", type=numbers, default=(64, 256, 1024))
     parser.add_argument("--presets", type=names, default=tuple(PRESETS))
-    parser.add_argument("--links", default="unlimited", help="the server's rate each way: unlimited, or Gbit/s")
+    parser.add_argument(
+        "--links", type=links_of, default=None, metavar="GBIT/S", help="of the server each way (default: unlimited)"
+    )
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seq", type=int, default=1024)
     asked = parser.parse_args(arguments)
+    said = "unlimited" if asked.links is None else f"{asked.links:g} Gbit/s"
     for model in asked.models:
         work = workload(model, asked.batch, asked.seq, True)
         for preset in asked.presets:
-            print(f"### {model}, {asked.batch} x {asked.seq}, preset `{preset}`, server links {asked.links}\n")
+            print(f"### {model}, {asked.batch} x {asked.seq}, preset `{preset}`, server links {said}\n")
             for line in tables(work, preset, asked.devices, asked.links, asked.batch):
                 print(line, flush=True)
 
 
-def fleet_with(preset: str, devices: int, links: str) -> Fleet:
-    """A fleet of the preset around the reference server with other links."""
-    rate = math.inf if links == "unlimited" else parse(f"{links} Gbit/s", Unit.BYTES_PER_S, "--links")
-    fleet = generate_fleet(devices, preset=preset)
-    return replace(fleet, servers=tuple(replace(s, egress_bytes_per_s=rate, ingress_bytes_per_s=rate) for s in fleet.servers))
-
-
-def tables(work: Workload, preset: str, counts: tuple[int, ...], links: str, batch: int) -> Iterator[str]:
+def tables(work: Workload, preset: str, counts: tuple[int, ...], links: float | None, batch: int) -> Iterator[str]:
     """Lines of Markdown: batch times, then traffic and recovery of ours."""
     begun = time.perf_counter()
-    found = compare(work, lambda count: fleet_with(preset, count, links), counts, batch, make_plan)
+    found = compare(work, lambda count: fleet_of(count, preset, 1, links), counts, batch, make_plan)
     rivals = [*DEVICE_RIVALS, "2-D per GEMM", "single server", "A100 80 GB", "H100 80 GB"]
     yield "| devices | " + " | ".join([f"{OURS} (executed)", *rivals]) + " |"
     yield "|---" * (len(rivals) + 2) + "|"
@@ -71,7 +67,7 @@ def tables(work: Workload, preset: str, counts: tuple[int, ...], links: str, bat
     for count in counts:
         mine = next(row for row in found.rows if row.devices == count and row.outcome.name == OURS)
         sizes = (mine.outcome.down_bytes, mine.outcome.up_bytes, mine.outcome.memory_bytes)
-        times = _recoveries(work, fleet_with(preset, count, links))
+        times = _recoveries(work, fleet_of(count, preset, 1, links))
         yield f"| {count} | " + " | ".join(format_value(size, Unit.BYTES) for size in sizes) + " | " + " | ".join(times) + " |"
     yield f"\n({time.perf_counter() - begun:.0f} s to work out. In rivals' cells: within memory / memory lifted.)\n"
 

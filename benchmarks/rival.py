@@ -12,18 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
-
 from benchmarks.tables import numbers, workload
-from cleave_plan.cost.efficiency import device_columns
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.fleet.synthetic import PRESETS, generate_fleet
-from cleave_plan.planning.bounds import Links, gemm_bound
-from cleave_plan.planning.terms import terms_of
+from cleave_plan.simulation.baselines.server_centred import rival_gemm_s
 from cleave_plan.workload.gemm import Gemm
 from cleave_plan.workload.graph import Workload
 
@@ -47,17 +42,6 @@ def kind_of(gemm: Gemm) -> str:
     if gemm.name.startswith("head"):
         return "head"
     return "attention" if gemm.shape.batch > 1 or gemm.chain is not None else "linear"
-
-
-def rival_gemm_s(gemm: Gemm, fleet: Fleet) -> float:
-    """Seconds of one GEMM at least, the servers' links as they are."""
-    columns = device_columns(fleet.devices, gemm.dtype)
-    free = replace(columns, memory=np.full(len(columns), math.inf), latency=np.zeros(len(columns)))
-    links = Links(
-        egress=sum(server.egress_bytes_per_s for server in fleet.servers),
-        ingress=sum(server.ingress_bytes_per_s for server in fleet.servers), flop_per_s=0.0,
-    )  # fmt: skip
-    return gemm_bound(terms_of(gemm), free, links)
 
 
 def rival_of(work: Workload, fleet: Fleet) -> Rival:

@@ -19,7 +19,7 @@ def write_page(file: str | Path, output: str | Path, *, model: str | Path | None
     With ``model`` and ``fleet`` a plan's page also shows levels on their devices and memory beside its limits. Raises
     InputFileError for a file that has no page, UsageError without the chart library (extra ``page``).
     """
-    from cleave_plan.plan.atomic import replace_file
+    from cleave_plan.atomic import replace_file
     from cleave_plan.report.page.document import page_html
     from cleave_plan.report.page.kinds import page_of
     from cleave_plan.report.page.plan import plan_page

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from cleave_plan.atomic import replace_file
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, InputFileError
 from cleave_plan.execution.cores import memory_bytes
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.index_bounds import index_bounds
-from cleave_plan.plan.atomic import replace_file
 from cleave_plan.workload.graph import TensorInfo
 
 

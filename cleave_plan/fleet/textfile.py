@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
+from cleave_plan.atomic import replace_file
 from cleave_plan.errors import ExecutionError, InputFileError
 
 LARGEST_FILE_BYTES = 64 * 2**20
@@ -38,26 +37,9 @@ def write_text(path: str | Path, text: str) -> None:
 
     Raises ExecutionError when the folder cannot be written.
     """
-    path = Path(path)
-    beside = None
     try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        mode = 0o666 & ~_umask()
-        Path(beside).chmod(mode)
-        Path(beside).replace(path)
+        replace_file(Path(path), text.encode())
     except OSError as error:
         raise ExecutionError(
             f"cannot be written ({error.strerror or error})", where=str(path), remedy="check that the folder exists and has room"
         ) from error
-    finally:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    current = os.umask(0o022)
-    os.umask(current)
-    return current

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from cleave_plan.atomic import replace_file
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
-from cleave_plan.plan.atomic import replace_file
 from cleave_plan.plan.document import COLUMNS, AssignmentDocument, PlanDocument
 from cleave_plan.plan.plan import SCHEMA_VERSION, Assignment, Constraint, LevelReport, Plan, Predicted, Reference, SolverReport
 from cleave_plan.plan.planfile_checks import check_document, decode_error, fault, ints

@@ -42,7 +42,7 @@ def predict(
         batch_s=executed + operators, levels_s=executed, server_operators_s=operators, ideal_levels_s=ideal, bound_s=bound,
         gap=1 - bound / ideal if ideal > 0 else 0.0, levels=tuple(reports), devices_used=len(used),
         devices_total=len(fleet.devices), one_device_s=None if alone is None else alone + operators, one_device_name=name,
-        server_only_s=_server_only(found), downlink_bytes=pricing.down, uplink_bytes=pricing.up,
+        server_only_s=server_only_seconds(found.view.original, fleet), downlink_bytes=pricing.down, uplink_bytes=pricing.up,
         server_memory_bytes=_server_memory(found, assignments, base),
         device_memory_bytes={fleet.devices[place].name: float(pricing.memory[place]) for place in used.tolist()},
     )  # fmt: skip
@@ -52,6 +52,11 @@ def operator_seconds(workload: Workload, fleet: Fleet) -> float:
     """Server operators between the GEMMs: bytes read and written over the first server's memory bandwidth."""
     moved = sum(operator.bytes or 0 for operator in workload.server_operators)
     return moved / fleet.servers[0].memory_bandwidth_bytes_per_s
+
+
+def server_only_seconds(workload: Workload, fleet: Fleet) -> float:
+    """Seconds of one batch on the first server, GEMM by GEMM, and of its operators."""
+    return sum(server_seconds(gemm, fleet.servers[0]) for gemm in workload.gemms) + operator_seconds(workload, fleet)
 
 
 class _Pricing:
@@ -93,13 +98,6 @@ class _Pricing:
             index=index, count=len(decision.levels), gemms=tuple(self._found.view.names(index)), ideal_s=time.ideal_s,
             executed_s=time.executed_s, bound_s=bound_s, binds=time.binds,
         )  # fmt: skip
-
-
-def _server_only(found: Candidates) -> float:
-    """Seconds of one batch on the first server, GEMM by GEMM."""
-    workload = found.view.original
-    seconds = sum(server_seconds(gemm, found.fleet.servers[0]) for gemm in workload.gemms)
-    return seconds + operator_seconds(workload, found.fleet)
 
 
 def _server_memory(found: Candidates, assignments: Sequence[Assignment], base: Sequence[float]) -> dict[str, float]:

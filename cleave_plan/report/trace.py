@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from cleave_plan.atomic import beside
 from cleave_plan.errors import UsageError
-from cleave_plan.plan.atomic import beside
 from cleave_plan.simulation.run import Moment, Simulation
 
 LEVELS, OPERATORS = "levels", "server operators"

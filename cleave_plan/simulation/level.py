@@ -60,7 +60,6 @@ def _in_a_row(length: Floats, starts: Ints) -> tuple[Floats, Floats]:
     """When each phase stops, and when each device is done, where each device's phases follow one another."""
     if not len(starts):
         return length.copy(), np.empty(0)
-    stop = np.empty_like(length)
     bounds = [*starts.tolist(), len(length)]
     counts = np.diff(bounds)
     widest = int(counts.max())
@@ -68,5 +67,4 @@ def _in_a_row(length: Floats, starts: Ints) -> tuple[Floats, Floats]:
     row, place = np.repeat(np.arange(len(starts)), counts), np.arange(len(length)) - np.repeat(starts, counts)
     table[row, place] = length
     table = np.cumsum(table, axis=1)
-    stop = table[row, place]
-    return stop, table[:, -1].copy()
+    return table[row, place], table[:, -1].copy()

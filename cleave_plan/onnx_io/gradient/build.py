@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from cleave_plan.atomic import replace_file
 from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs
 from cleave_plan.onnx_io.constants import initialiser_facts
@@ -28,7 +29,6 @@ from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.views import graph_sources, views_of
-from cleave_plan.plan.atomic import replace_file
 
 IR_VERSION = 10
 """The first version of the format in which nodes carry metadata (the phase of their matrix work)."""

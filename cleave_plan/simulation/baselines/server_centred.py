@@ -1,7 +1,8 @@
 r"""Rivals around a server: the paper's formulation for each GEMM apart, a single server, and a cloud of GPUs.
 
 *2-D per GEMM* (the formulation in the paper's public code, planning for each GEMM apart): rows and columns cut, K never, no
-chains, nothing joined, no memory limit. Its optimum is at least the area bound of each GEMM, which is what it is taken at:
+chains, nothing joined, no memory limit, no latency. Its optimum is at least the area bound of each GEMM, which is what it is
+taken at:
 
     T = sum over GEMMs of T*(GEMM) + operators of the server
 
@@ -19,33 +20,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cleave_plan.cost.efficiency import device_columns
-from cleave_plan.cost.level import server_seconds
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.planning.bounds import Links, gemm_bound
+from cleave_plan.planning.predict import operator_seconds, server_only_seconds
 from cleave_plan.planning.terms import terms_of
 from cleave_plan.simulation.baselines.setting import Outcome
+from cleave_plan.workload.gemm import Gemm
 from cleave_plan.workload.graph import Workload
 
 TWO_DIMENSIONAL = "2-D per GEMM"
 
 
-def operator_seconds(workload: Workload, fleet: Fleet) -> float:
-    """Seconds of the operators between the GEMMs on the first server."""
-    return sum(operator.bytes or 0 for operator in workload.server_operators) / fleet.servers[0].memory_bandwidth_bytes_per_s
+def rival_gemm_s(gemm: Gemm, fleet: Fleet) -> float:
+    """Seconds of one GEMM at least in the paper's formulation, which knows neither memory nor latency; the servers' links count,
+    their arithmetic does not."""
+    columns = device_columns(fleet.devices, gemm.dtype)
+    free = replace(columns, memory=np.full(len(columns), math.inf), latency=np.zeros(len(columns)))
+    links = Links(
+        egress=sum(server.egress_bytes_per_s for server in fleet.servers),
+        ingress=sum(server.ingress_bytes_per_s for server in fleet.servers), flop_per_s=0.0,
+    )  # fmt: skip
+    return gemm_bound(terms_of(gemm), free, links)
 
 
 def two_dimensional(workload: Workload, fleet: Fleet) -> Outcome:
-    """The bound of the paper's formulation, GEMM by GEMM; the servers' links count, their arithmetic does not."""
-    egress = sum(server.egress_bytes_per_s for server in fleet.servers)
-    ingress = sum(server.ingress_bytes_per_s for server in fleet.servers)
-    links = Links(egress=egress, ingress=ingress, flop_per_s=0.0)
-    levels_s = 0.0
-    for members in workload.classes().values():
-        gemm = members[0]
-        if gemm.macs:
-            columns = device_columns(fleet.devices, gemm.dtype)
-            columns = replace(columns, memory=np.full(len(columns), np.inf))
-            levels_s += len(members) * gemm_bound(terms_of(gemm), columns, links)
+    """The bound of the paper's formulation, GEMM by GEMM."""
+    classes = [members for members in workload.classes().values() if members[0].macs > 0]
+    levels_s = sum(len(members) * rival_gemm_s(members[0], fleet) for members in classes)
     return Outcome(
         name=TWO_DIMENSIONAL, batch_s=levels_s + operator_seconds(workload, fleet), devices_used=len(fleet.devices),
         recovery="the lost tiles are planned and computed again",
@@ -55,12 +56,11 @@ def two_dimensional(workload: Workload, fleet: Fleet) -> Outcome:
 def single_server(workload: Workload, fleet: Fleet) -> Outcome:
     """Everything on the first server."""
     server = fleet.servers[0]
-    seconds = sum(server_seconds(gemm, server) for gemm in workload.gemms)
     held = float(sum(workload.parameters.values()))
     if held > server.memory_bytes:
         return Outcome(name="single server", batch_s=math.inf, reason=f"{held:.3g} B of parameters and their state")
     return Outcome(
-        name="single server", batch_s=seconds + operator_seconds(workload, fleet), recovery="restart from a checkpoint",
+        name="single server", batch_s=server_only_seconds(workload, fleet), recovery="restart from a checkpoint",
         memory_bytes=held,
     )  # fmt: skip
 
