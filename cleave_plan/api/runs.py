@@ -38,15 +38,19 @@ def execute(
     engine: str = "local",
     workers: int | None = None,
     runtime: str = "auto",
+    reproducible: bool = False,
     progress: Progress = silent,
 ) -> RunResult:
     """Run one batch as the plan says, and report outputs, times and traffic.
 
     ``engine`` "local" plays the devices with ``workers`` processes of this machine (default: one per core); ``runtime``
-    runs the server's operators ("auto", "onnxruntime" or "reference"). Raises InputFileError when plan, model and inputs
-    do not belong together, ExecutionError when a worker is lost.
+    runs the server's operators ("auto", "onnxruntime" or "reference"); ``reproducible``: in fixed blocks, so that every plan of
+    the model gives the same bits. Raises InputFileError when plan, model and inputs do not belong together, ExecutionError when
+    no device is left.
     """
-    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+    with open_session(
+        plan, model, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
+    ) as session:
         return session.run(inputs)
 
 
@@ -57,6 +61,7 @@ def open_session(
     engine: str = "local",
     workers: int | None = None,
     runtime: str = "auto",
+    reproducible: bool = False,
     progress: Progress = silent,
 ) -> Session:
     """The model made ready to run under ``plan`` any number of times, with the same workers; for use in a ``with``.
@@ -66,7 +71,8 @@ def open_session(
     from cleave_plan.execution.engines.choice import engine_named
     from cleave_plan.execution.session import Session
 
-    return Session(plan, model, engine=engine_named(engine, workers=workers), runtime=runtime, progress=progress)
+    chosen = engine_named(engine, workers=workers)
+    return Session(plan, model, engine=chosen, runtime=runtime, reproducible=reproducible, progress=progress)
 
 
 def emulate_run(
@@ -79,6 +85,7 @@ def emulate_run(
     workers: int | None = None,
     runtime: str = "auto",
     scale: float | None = None,
+    reproducible: bool = False,
     progress: Progress = silent,
 ) -> Emulated:
     """Run one batch at the pace of ``fleet``, for which the plan was made, and compare it with what was predicted.
@@ -88,7 +95,9 @@ def emulate_run(
     """
     from cleave_plan.execution.emulation import emulate
 
-    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+    with open_session(
+        plan, model, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
+    ) as session:
         require_same(plan, session.workload, fleet)
         return emulate(session, plan, fleet, inputs, scale=scale)
 

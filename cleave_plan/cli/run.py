@@ -15,6 +15,7 @@ EPILOG = """\b
 Examples:
   cleave-plan run plan.json --model model.onnx --verify
   cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
+  cleave-plan run plan.json --model model.onnx --reproducible --outputs y.npz
   cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
 """
@@ -38,6 +39,9 @@ Examples:
     "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
     help="What runs the server's operators; auto is onnxruntime where it is installed.",
 )  # fmt: skip
+@click.option(
+    "--reproducible", is_flag=True, help="Compute in fixed blocks: the same bits under every plan, whatever devices do. Slower."
+)
 @click.option("--emulate", is_flag=True, help="Play each device at its pace in --fleet, and compare with what was predicted.")
 @click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="The fleet that the plan was made for.")
 @click.option(
@@ -57,6 +61,7 @@ def run(
     workers: int | None,
     seed: int,
     runtime: str,
+    reproducible: bool,
     emulate: bool,
     fleet_file: Path | None,
     scale: float | None,
@@ -78,7 +83,7 @@ def run(
         raise UsageError("--emulate goes with the fleet that it plays", expected="--emulate --fleet FLEET, perhaps --scale S")
     plan = load_plan(plan_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
-    how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime}
+    how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime, "reproducible": reproducible}
     inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
     with progress_bar("running") as progress:
         if fleet is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cleave_plan.cost.tile import BOX
 from cleave_plan.errors import InputFileError
+from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.tile import Box
 from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Assignment, Mode, Plan
@@ -26,12 +27,14 @@ class Placed:
     """Where one product runs: ``tiles`` as (device name, box), empty when the server computes it as one.
 
     A product is a GEMM or several ``members`` that are cut as one (``gemm`` is then the joined one). The device's name is
-    None for a tile that the server computes beside the devices.
+    None for a tile that the server computes beside the devices. ``grid``: the blocks in which it is computed, where a run is to
+    be reproducible.
     """
 
     gemm: Gemm
     members: tuple[Gemm, ...]
     tiles: tuple[tuple[str | None, Box], ...]
+    grid: Grid | None = None
 
     @property
     def away(self) -> dict[int, tuple[str, Box]]:

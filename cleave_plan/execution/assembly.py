@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise, product
 
 import numpy as np
 
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.chain import ChainProduct, Work
+from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.quantised import NOTHING, Companions
-from cleave_plan.kernels.tile import Box, accumulator, complete
+from cleave_plan.kernels.tile import Box, Product, accumulator, complete
 
 
 class Assembly:
     """The whole result of a GEMM or chain (``work.whole_shape``), filled tile by tile.
 
     ``boxes`` are the tiles by number; ``whole`` is the array to fill. Tiles that hold the whole of K are placed as they come,
-    or stand in place already. Those that do not are partial sums: they are added in the order of their ranges of K when all
-    are there, in the accumulator's type, so that the order does not depend on who computed them.
+    or stand in place already. Those that do not are partial sums: they are added when all are there, in the accumulator's type,
+    in an order that does not depend on who computed them: that of their ranges of K, or as the product's grid says.
     """
 
     def __init__(
@@ -71,8 +74,11 @@ class Assembly:
             return self._result
         # A product over an empty K is 0, and no tile says so.
         sums = np.zeros(work.whole_box.result_shape, numpy_dtype(accumulator(work.a_dtype)))
-        for tile in sorted(self._partial, key=lambda tile: (self._boxes[tile].k_start, tile)):
-            sums[work.area(self._boxes[tile])] += self._partial[tile]
+        if work.grid is None:
+            for tile in sorted(self._partial, key=lambda tile: (self._boxes[tile].k_start, tile)):
+                sums[work.area(self._boxes[tile])] += self._partial[tile]
+        else:
+            self._add_up(work, work.grid, sums)
         self._partial.clear()
         finished = complete(work, sums, self._along)
         if not self._boxes:
@@ -84,3 +90,26 @@ class Assembly:
             area = work.area(self._boxes[tile])
             self._result[area] = finished[area]
         return self._result
+
+    def _add_up(self, work: Product, grid: Grid, sums: Array) -> None:
+        """Add partial sums as the tree of K says, in each part of the result that no tile's edge runs through."""
+        boxes = np.array([self._boxes[tile] for tile in self._partial]).reshape(-1, 8)
+        results = list(self._partial.values())
+        rows, columns, items = (np.unique(boxes[:, place : place + 2]) for place in (0, 2, 6))
+        for part in product(*(pairwise(edges.tolist()) for edges in (rows, columns, items))):
+            (m, m_stop), (n, n_stop), (g, g_stop) = part
+            here = (boxes[:, 0] <= m) & (m < boxes[:, 1]) & (boxes[:, 2] <= n) & (n < boxes[:, 3])
+            found = np.flatnonzero(here & (boxes[:, 6] <= g) & (g < boxes[:, 7])).tolist()
+            if not found:
+                continue
+            nodes = {}
+            for place in found:
+                own = Box(*boxes[place].tolist())
+                area = slice(g - own.batch_start, g_stop - own.batch_start), slice(m - own.m_start, m_stop - own.m_start)
+                nodes[own.k_start, own.k_stop] = results[place][(*area, slice(n - own.n_start, n_stop - own.n_start))]
+            sums[g:g_stop, m:m_stop, n:n_stop] = grid.add_up(0, work.shape.k, partial(_copied, nodes))
+
+
+def _copied(nodes: Mapping[tuple[int, int], Array], start: int, stop: int) -> Array | None:
+    found = nodes.get((start, stop))
+    return None if found is None else found.copy()

@@ -15,6 +15,8 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.engines.base import Task
+from cleave_plan.execution.reproducible import is_empty, snapped_box
+from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.tile import Box
 from cleave_plan.planning.recut import recut
 from cleave_plan.workload.gemm import Gemm
@@ -48,10 +50,12 @@ class Incident:
     reason: str
 
 
-def cut_anew(gemm: Gemm, boxes: Sequence[Box], devices: Sequence[str], waiting: Iterable[Task]) -> list[tuple[int, str, Box]]:
+def cut_anew(
+    gemm: Gemm, boxes: Sequence[Box], devices: Sequence[str], waiting: Iterable[Task], *, grid: Grid | None = None
+) -> list[tuple[int, str, Box]]:
     """``boxes`` of ``gemm`` over ``devices``, which have ``waiting`` to do: (place among the boxes, device, piece).
 
-    Raises ExecutionError when no device is left.
+    With a ``grid``, on which boxes are, pieces are snapped to it. Raises ExecutionError when no device is left.
     """
     if not devices:
         raise ExecutionError(
@@ -69,9 +73,13 @@ def cut_anew(gemm: Gemm, boxes: Sequence[Box], devices: Sequence[str], waiting: 
         raise AssertionError(f"{len(found.left)} boxes of {gemm.name!r} fit no device")
     columns = np.stack([found.tiles.column(name) for name in _COLUMNS], axis=1).tolist()
     owners = found.tiles.device.tolist()
-    return [
+    pieces = [
         (origin, devices[owner], Box(*row)) for origin, owner, row in zip(found.origin.tolist(), owners, columns, strict=True)
     ]
+    if grid is None:
+        return pieces
+    whole = [(origin, device, snapped_box(piece, grid)) for origin, device, piece in pieces]
+    return [piece for piece in whole if not is_empty(piece[2])]
 
 
 _COLUMNS = Box._fields

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.cores import usable_cores
@@ -151,9 +152,12 @@ class Walk:
     def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
         """The operands of a product or a chain."""
         placed, nodes = self._placed[name], self._imported.nodes
+        tensors = partial(self._operand, values=values)
         if name in self._chains:
-            return chain_operands(self._chains[name], placed.members, nodes, lambda tensor: self._operand(tensor, values))
-        return operands_of(placed.gemm, placed.members, nodes, lambda tensor: self._operand(tensor, values))
+            lowered = chain_operands(self._chains[name], placed.members, nodes, tensors)
+        else:
+            lowered = operands_of(placed.gemm, placed.members, nodes, tensors)
+        return lowered if placed.grid is None else replace(lowered, work=replace(lowered.work, grid=placed.grid))
 
     def _operand(self, name: str, values: Mapping[str, Value]) -> Value:
         """A tensor that devices read; a weight lies within their reach from its first use on."""

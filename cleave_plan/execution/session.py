@@ -12,6 +12,7 @@ from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
+from cleave_plan.execution.reproducible import on_grid
 from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.importer import load_model
@@ -25,6 +26,8 @@ class Session:
 
     ``engine`` plays the devices (default: ``workers`` processes of this machine, over which the plan's devices are shared
     out; default one per core); ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or "reference").
+    ``reproducible``: the same bits under any plan of the model, over any devices
+    (:mod:`cleave_plan.execution.reproducible`).
     Raises InputFileError when model and plan do not belong together, weights are missing or the plan is for training.
     """
 
@@ -36,6 +39,7 @@ class Session:
         engine: Engine | None = None,
         workers: int | None = None,
         runtime: str = "auto",
+        reproducible: bool = False,
         progress: Progress = silent,
     ) -> None:
         self._imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
@@ -46,6 +50,8 @@ class Session:
                 remedy="plan the model again without --training, or plan what `cleave-plan gradient` makes of it",
             )  # fmt: skip
         placed = admit(plan, self._imported.workload)
+        if reproducible:
+            placed = on_grid(placed, self._imported.workload)
         self._load = device_load(placed.values())
         self._engine = LocalEngine(workers) if engine is None else engine
         self._started = False
@@ -104,9 +110,12 @@ def run(
     workers: int | None = None,
     progress: Progress = silent,
     runtime: str = "auto",
+    reproducible: bool = False,
 ) -> RunResult:
     """Run one batch of the model as ``plan`` says: a :class:`Session` of one run, with the same arguments and errors."""
-    with Session(plan, model_path, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+    with Session(
+        plan, model_path, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
+    ) as session:
         return session.run(inputs)
 
 

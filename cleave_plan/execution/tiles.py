@@ -155,7 +155,9 @@ class LevelRun:
         for job in dict.fromkeys(task.job for task in owed):
             part, mine = self._parts[job], [task for task in owed if task.job == job]
             waiting = [*self._out.values(), *pieces]
-            found = cut_anew(part.placed.gemm, [task.box for task in mine], self._engine.devices, waiting)
+            found = cut_anew(
+                part.placed.gemm, [task.box for task in mine], self._engine.devices, waiting, grid=part.placed.grid
+            )  # fmt: skip
             cuts: dict[int, dict[int, Box]] = {}
             for origin, device, box in found:
                 tile, self._next_tile[job] = self._next_tile[job], self._next_tile[job] + 1

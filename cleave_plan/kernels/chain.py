@@ -7,7 +7,8 @@ items ``batch_start:batch_stop``; its scores exist a block at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.elementwise import apply
 from cleave_plan.kernels.gemm import multiply_block
+from cleave_plan.kernels.grid import Grid, within
+from cleave_plan.kernels.threads import one_thread
 from cleave_plan.kernels.tile import Box, Product, accumulator
 from cleave_plan.workload.gemm import GemmShape
 
@@ -38,7 +41,8 @@ class ChainProduct:
     """What every tile of a chain shares: ``shape`` as the plan has it (batch, rows, depth, 1), sizes, types and steps.
 
     ``result``: the place of the value that is multiplied by V. ``constant[s]``: whether side s is the same in every run, so
-    that it does not travel with a tile.
+    that it does not travel with a tile. ``grid``: the blocks of rows in which it is computed where bits must not depend on
+    the tile.
     """
 
     shape: GemmShape
@@ -51,6 +55,7 @@ class ChainProduct:
     steps: tuple[Step, ...]
     result: int
     constant: tuple[bool, ...]
+    grid: Grid | None = None
 
     def result_shape(self, box: Box) -> tuple[int, int, int]:
         """(items, rows, d_v) of the tile's result."""
@@ -121,18 +126,29 @@ class ChainProduct:
         out = np.empty(self.result_shape(box), numpy_dtype(self.out_dtype)) if out is None else out
         if out.shape != self.result_shape(box):
             raise ValueError(f"room for {list(out.shape)} where {box} has {list(self.result_shape(box))}")
-        high = min(rows, max(1, BLOCK // self.length))
-        deep = max(1, BLOCK // (high * self.length))
-        working = numpy_dtype(accumulator(self.dtype))
-        for item in range(0, items, deep):
-            some = slice(item, item + deep)
-            k, v = pieces.k[some].astype(working, copy=False), pieces.v[some].astype(working, copy=False)
-            for row in range(0, rows, high):
-                block = slice(row, row + high)
-                scores = multiply_block(pieces.q[some, block], k, working).astype(numpy_dtype(self.scores_dtype), copy=False)
-                sides = [side[_range(side, 0, some), _range(side, 1, block)] for side in pieces.sides]
-                out[some, block] = multiply_block(self._between(scores, sides), v, working)
+        most = max(1, BLOCK // self.length)
+        if self.grid is None:
+            high = min(rows, most)
+            blocks = [slice(row, row + high) for row in range(0, rows, high)]
+        else:
+            blocks = within(self.grid.rows, box.m_start, box.m_stop)
+            high = max(block.stop - block.start for block in blocks)
+        with nullcontext() if self.grid is None else one_thread():
+            deep = max(1, most // high)
+            for item in range(0, items, deep):
+                self._compute(pieces, out, slice(item, item + deep), blocks)
         return out
+
+    def _compute(self, pieces: ChainPieces, out: Array, some: slice, blocks: Sequence[slice]) -> None:
+        """Some items, block of rows by block of rows; on a grid all factors lie in C order, whatever they are cut from."""
+        laid: Callable[[Array], Array] = _as_it_is if self.grid is None else np.ascontiguousarray
+        working = numpy_dtype(accumulator(self.dtype))
+        k, v = (laid(part[some].astype(working, copy=False)) for part in (pieces.k, pieces.v))
+        for block in blocks:
+            q = laid(pieces.q[some, block])
+            scores = multiply_block(q, k, working).astype(numpy_dtype(self.scores_dtype), copy=False)
+            sides = [side[_range(side, 0, some), _range(side, 1, block)] for side in pieces.sides]
+            out[some, block] = multiply_block(laid(self._between(scores, sides)), v, working)
 
     def _between(self, scores: Array, sides: Sequence[Array]) -> Array:
         values = [scores, *sides]
@@ -168,6 +184,10 @@ class ChainPieces(NamedTuple):
 def side_bytes(shape: tuple[int, ...], size: int, rows: int) -> int:
     """Bytes of ``rows`` rows of one item of a side of ``shape`` [batch, rows, length], of elements of ``size`` bytes."""
     return shape[2] * size * (rows if shape[1] > 1 else 1)
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
 
 
 def _part(side: Array, box: Box) -> Array:

@@ -126,6 +126,18 @@ def convolved(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, 
     return out
 
 
+def im2col(window: ConvWindow, sent: ImageRange, piece: Array, part: ImageRange, groups: int) -> Array:
+    """The matrix [groups, K, positions] of the output positions ``part`` of one image, in C order.
+
+    ``piece`` [1, groups * channels, ...] is what that image's positions ``sent``, of which ``part`` are some, read.
+    """
+    origin = tuple(start for start, _ in _sent(window, sent))
+    view, sizes = _windows(window, _with_padding(window, piece, origin, part))
+    inner = prod(sizes[next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes) - 1) + 1 :])
+    matrix = view.reshape(groups, window.channels * prod(window.kernel), prod(sizes))
+    return np.ascontiguousarray(matrix[..., part.first % inner :][..., : part.positions])
+
+
 def patch(window: ConvWindow, piece: Array, *, row: int) -> Array:
     """The one im2col row [K] of output position ``row``, whose piece (of one group) is [1, channels, ...]."""
     (place,) = image_ranges(window, slice(row, row + 1))
@@ -168,12 +180,7 @@ def _convolve_images(window: ConvWindow, padded: Array, kernels: Array, place: I
     """
     groups, columns, depth = kernels.shape
     count, axes = padded.shape[0], len(window.output)
-    reach = tuple((size - 1) * step + 1 for size, step in zip(window.kernel, window.dilations, strict=True))
-    view = sliding_window_view(padded, reach, axis=tuple(range(2, axes + 2)))
-    view = view[(slice(None), slice(None), *(slice(None, None, step) for step in (*window.strides, *window.dilations)))]
-    # [channels, kernel..., images, output...]: K before the positions, so that runs of the image stay runs.
-    view = view.transpose(1, *range(axes + 2, 2 * axes + 2), 0, *range(2, axes + 2))
-    sizes = view.shape[axes + 2 :]
+    view, sizes = _windows(window, padded)
 
     # Along the first axis that varies, whole slabs of `inner` positions are multiplied at a time.
     lead = next((axis for axis, size in enumerate(sizes) if size > 1), axes - 1)
@@ -194,3 +201,14 @@ def _convolve_images(window: ConvWindow, padded: Array, kernels: Array, place: I
         else:
             products = np.matmul(kernels, matrix).reshape(groups, columns, count, wide).transpose(2, 0, 1, 3)
             out[..., keep] = products[..., keep.start - low : keep.stop - low]
+
+
+def _windows(window: ConvWindow, padded: Array) -> tuple[Array, tuple[int, ...]]:
+    """A view [channels, kernel..., images, output...] of what each output position reads, and the sizes of its output axes."""
+    axes = len(window.output)
+    reach = tuple((size - 1) * step + 1 for size, step in zip(window.kernel, window.dilations, strict=True))
+    view = sliding_window_view(padded, reach, axis=tuple(range(2, axes + 2)))
+    view = view[(slice(None), slice(None), *(slice(None, None, step) for step in (*window.strides, *window.dilations)))]
+    # K before the positions, so that runs of the image stay runs.
+    view = view.transpose(1, *range(axes + 2, 2 * axes + 2), 0, *range(2, axes + 2))
+    return view, view.shape[axes + 2 :]

@@ -14,8 +14,10 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.blocks import convolve_blocks, multiply_blocks
 from cleave_plan.kernels.conv import Rooms, convolve, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
 from cleave_plan.kernels.gemm import multiply_block
+from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.quantised import (
     NOTHING,
     Coding,
@@ -70,7 +72,8 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """What every tile of a GEMM shares: its shape, the element types, the window if it is a convolution, B's packing if any."""
+    """What every tile of a GEMM shares: its shape, the element types, the window if it is a convolution, B's packing if any,
+    and the grid in whose blocks it is computed where its bits must not depend on the tile."""
 
     shape: GemmShape
     a_dtype: DType
@@ -78,6 +81,7 @@ class Product:
     out_dtype: DType
     window: ConvWindow | None
     coding: Coding | None = None
+    grid: Grid | None = None
 
     @classmethod
     def of(cls, gemm: Gemm, coding: Coding | None = None) -> Product:
@@ -281,14 +285,23 @@ def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], ou
     if product.window is not None:
         _convolved(product, pieces, box, working, rooms_of_tile(out, product.window, box.rows))
         return out
-    along = pieces.along
-    return multiply_block(shifted(pieces.a[0], along.a_zero, working), _weights(product, pieces, box, working), working, out)
+    a = shifted(pieces.a[0], pieces.along.a_zero, working)
+    b = _weights(product, pieces, box, working)
+    if product.grid is None:
+        return multiply_block(a, b, working, out)
+    return multiply_blocks(product.grid, a, b, out, rows=box.rows, columns=box.columns, inner=box.inner)
 
 
 def _convolved(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], rooms: Rooms) -> None:
     assert product.window is not None
     images = tuple(shifted(piece, pieces.along.a_zero, working) for piece in pieces.a)
-    convolve(product.window, images, _weights(product, pieces, box, working), rows=box.rows, rooms=rooms)
+    weights = _weights(product, pieces, box, working)
+    if product.grid is None:
+        convolve(product.window, images, weights, rows=box.rows, rooms=rooms)
+    else:
+        convolve_blocks(
+            product.grid, product.window, images, weights, rows=box.rows, columns=box.columns, rooms=rooms
+        )  # fmt: skip
 
 
 def _weights(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any]) -> Array:

@@ -1,0 +1,25 @@
+"""Options of `run` that change how a plan is executed, not what it computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from cli_cases import FLEET, Files, cleave
+
+
+def test_reproducible_runs_of_two_plans(tmp_path: Path, files: Files) -> None:
+    """Plans that cut differently give the same bits."""
+    fleet, other = tmp_path / "fleet.yaml", tmp_path / "other.json"
+    fleet.write_text("\n".join(line for line in FLEET.splitlines() if "phone" not in line))
+    made = cleave("plan", files.model, "--dim", "batch=64", "--fleet", fleet, "-o", other)
+    assert made.exit_code == 0, made.stderr
+    assert json.loads(files.plan.read_text())["assignments"] != json.loads(other.read_text())["assignments"]
+    outputs = []
+    for plan in (files.plan, other):
+        done = cleave("run", plan, "--model", files.model, "--workers", "2", "--reproducible", "--outputs", tmp_path / "y.npz")
+        assert done.exit_code == 0, done.stderr
+        with np.load(tmp_path / "y.npz") as arrays:
+            outputs.append({name: arrays[name].tobytes() for name in arrays.files})
+    assert outputs[0] == outputs[1]
