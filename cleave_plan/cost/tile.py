@@ -125,16 +125,8 @@ def window_positions(window: ConvWindow, m_start: Ints, m_stop: Ints) -> Ints:
     return np.where(stop <= start, 0, np.where(same, head, head + middle + tail))
 
 
-def region_of(window: ConvWindow, first: int, last: int) -> tuple[tuple[int, int], ...]:
-    """Input box ``((start, stop), ...)`` per axis that output positions ``first..last`` (inclusive) of one image read.
-
-    This is the box that is sent; :func:`window_positions` counts it. Empty axes (all padding) give start == stop.
-    """
-    return window.region(first, last)
-
-
 def _image_positions(window: ConvWindow, first: Ints, last: Ints) -> Ints:
-    """Vectorised volume of :func:`region_of` for columns of ``first`` and ``last``."""
+    """Vectorised volume of the boxes that :meth:`ConvWindow.region` gives, for columns of ``first`` and ``last``."""
     volume = np.ones_like(first)
     free = np.zeros(first.shape, dtype=bool)
     for axis, size in enumerate(window.output):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave_plan.cost.efficiency import device_columns
-from cleave_plan.cost.tile import TileCosts, Tiles, price, region_of, window_positions
+from cleave_plan.cost.tile import TileCosts, Tiles, price, window_positions
 from cleave_plan.dtypes import DType
 from cleave_plan.fleet.device import Device
 from cleave_plan.workload.gemm import ConvWindow, Gemm, Operand, Role
@@ -213,7 +213,7 @@ def test_the_region_of_rows_of_one_image_holds_its_taps(window: ConvWindow, data
     """Every tap lies in the box, and the box has the volume that is counted."""
     first = data.draw(st.integers(0, window.rows_per_image - 1))
     last = data.draw(st.integers(first, window.rows_per_image - 1))
-    box = region_of(window, first, last)
+    box = window.region(first, last)
     for _, *place in read_by(window, first, last + 1):
         assert all(begin <= x < end for x, (begin, end) in zip(place, box, strict=True))
     volume = math.prod(end - begin for begin, end in box)

@@ -100,11 +100,6 @@ class Arena:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes that have pages: the most that was in use at once."""
-        return self._reserved
-
     def _allocate(self, room: int) -> int:
         """First fit: low places first, so that the part with pages stays small."""
         for place, (offset, length) in enumerate(self._free):
