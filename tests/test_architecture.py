@@ -16,9 +16,10 @@ FLOORS = {
     "plan": 3,
     "planning": 4, "onnx_io": 4, "profiles": 4,
     "execution": 5, "simulation": 5,
-    "report": 6,
-    "api": 7, "__init__": 8,
-    "cli": 8,
+    "training": 6,
+    "report": 7,
+    "api": 8, "__init__": 9,
+    "cli": 9,
 }  # fmt: skip
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -29,6 +29,7 @@ from cleave_plan.api.runs import (
     verify_run,
     write_simulation_trace,
 )
+from cleave_plan.api.training import train, training_settings
 
 __all__ = [
     "compare_strategies",
@@ -59,6 +60,8 @@ __all__ = [
     "save_plan",
     "simulate_plan",
     "sweep_plans",
+    "train",
+    "training_settings",
     "verify",
     "verify_run",
     "with_servers",

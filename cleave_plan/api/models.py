@@ -11,7 +11,8 @@ from cleave_plan.errors import AnswerIsNoError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from cleave_plan.onnx_io.gradient.build import GradientModel
+    from cleave_plan.onnx_io.gradient.build import GradientModel, GradientOptions
+    from cleave_plan.onnx_io.gradient.losses import LossSpec
     from cleave_plan.plan.plan import Plan
     from cleave_plan.workload.graph import Workload
 
@@ -97,7 +98,34 @@ def gradient(
     norms normalise by the batch and give new running statistics. ``save_to``: where to write the file; weights beside
     ``model`` are not read. Raises InputFileError for an operator without a gradient rule, naming what depends on it.
     """
-    from cleave_plan.onnx_io.gradient.build import GradientOptions, gradient_model
+    from cleave_plan.onnx_io.gradient.build import gradient_model
+
+    spec, options = gradient_request(
+        loss=loss, target=target, output=output, ignore_index=ignore_index, label_smoothing=label_smoothing,
+        class_axis=class_axis, parameters=parameters, freeze=freeze, batch_norm=batch_norm, keep_outputs=keep_outputs,
+        dims=dims, shapes=shapes,
+    )  # fmt: skip
+    made = gradient_model(Path(model), spec, options)
+    return made if save_to is None else made.save(Path(save_to))
+
+
+def gradient_request(
+    *,
+    loss: str,
+    target: str = "target",
+    output: str = "",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    class_axis: int = -1,
+    parameters: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    batch_norm: str = "as-written",
+    keep_outputs: bool = False,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> tuple[LossSpec, GradientOptions]:
+    """The loss and the options that the arguments of :func:`gradient` mean."""
+    from cleave_plan.onnx_io.gradient.build import GradientOptions
     from cleave_plan.onnx_io.gradient.losses import LossSpec
 
     spec = LossSpec(
@@ -106,5 +134,4 @@ def gradient(
     options = GradientOptions(
         only=parameters, freeze=freeze, keep_outputs=keep_outputs, batch_norm=batch_norm, dims=dims or {}, shapes=shapes or {}
     )
-    made = gradient_model(Path(model), spec, options)
-    return made if save_to is None else made.save(Path(save_to))
+    return spec, options

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from cleave_plan.cli.differentiation import differentiation_options
 from cleave_plan.cli.options import gathered, input_file, json_option, output_file, size_options
 from cleave_plan.cli.output import emit_json
 
@@ -21,46 +23,19 @@ Examples:
 
 @click.command(epilog=EPILOG, short_help="Write a training graph: a loss and the gradients of all parameters, in plain ONNX.")
 @click.argument("model", type=input_file)
-@click.option("--loss", required=True, metavar="KIND", help="cross-entropy, mse, or output:NAME (a scalar output of the model).")
-@click.option("--target", default="target", show_default=True, metavar="NAME", help="Name of the input for labels or values.")
-@click.option("--output", "prediction", metavar="NAME", help="The output that the loss looks at (default: the first).")
-@click.option("--ignore-index", default=-100, show_default=True, metavar="LABEL", help="The label of what does not count.")
-@click.option(
-    "--label-smoothing", default=0.0, metavar="SHARE", type=click.FloatRange(0, 1),
-    help="Share of the probability that is spread over all classes.",
-)  # fmt: skip
-@click.option(
-    "--class-axis", default=-1, show_default=True, metavar="AXIS", help="The axis of the logits that holds the classes."
-)
-@click.option(
-    "--parameters", "only", metavar="PATTERN", multiple=True,
-    help="Gradients of these initialisers or inputs only (default: of every weight). Repeatable.",
-)  # fmt: skip
-@click.option("--freeze", metavar="PATTERN", multiple=True, help="No gradient of these. Repeatable.")
-@click.option(
-    "--batch-norm", type=click.Choice(["as-written", "batch"]), default="as-written", show_default=True,
-    help="Batch norms normalise as the file says, or by the statistics of the batch, which then update the running ones.",
-)  # fmt: skip
+@differentiation_options(batch_norm="as-written")
 @click.option("--keep-outputs", is_flag=True, help="Keep the model's own outputs beside loss and gradients.")
 @size_options
 @click.option("-o", "--out", required=True, metavar="OUT.onnx", type=output_file, help="Where to write the training graph.")
 @json_option
 def gradient(
     model: Path,
-    loss: str,
-    target: str,
-    prediction: str | None,
-    ignore_index: int,
-    label_smoothing: float,
-    class_axis: int,
-    only: tuple[str, ...],
-    freeze: tuple[str, ...],
-    batch_norm: str,
     keep_outputs: bool,
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     out: Path,
     as_json: bool,
+    **differentiation: Any,
 ) -> None:
     """Differentiate MODEL: write a graph that gives a loss and the gradient of every parameter.
 
@@ -72,9 +47,8 @@ def gradient(
     from cleave_plan.report.tables import Screen
 
     made = differentiate(
-        model, loss=loss, target=target, output=prediction or "", ignore_index=ignore_index, label_smoothing=label_smoothing,
-        class_axis=class_axis, parameters=only, freeze=freeze, batch_norm=batch_norm, keep_outputs=keep_outputs,
-        dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), save_to=out,
+        model, **differentiation, keep_outputs=keep_outputs, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"),
+        save_to=out,
     )  # fmt: skip
     if as_json:
         emit_json(gradient_document(made, str(out)))

@@ -23,6 +23,7 @@ from cleave_plan.cli.profile import profile
 from cleave_plan.cli.report import report
 from cleave_plan.cli.run import run
 from cleave_plan.cli.simulate import simulate
+from cleave_plan.cli.train import train
 
 EPILOG = """\b
 Examples:
@@ -31,6 +32,7 @@ Examples:
   cleave-plan plan model.onnx --dim batch=8 --fleet fleet.yaml -o plan.json
   cleave-plan check plan.json --model model.onnx --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --verify
+  cleave-plan train model.onnx --dim batch=8 --fleet fleet.yaml --data d.npz --loss cross-entropy --steps 500 -o trained.onnx
 
 \b
 Exit codes:
@@ -60,7 +62,7 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, simulate, compare, report):
+for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, train, simulate, compare, report):
     cleave_plan.add_command(_command)
 
 

@@ -96,6 +96,11 @@ class Walk:
         """The first GEMM of each product with tiles, in the order in which a batch opens them as jobs of the engine."""
         return tuple(name for level in self._levels for name in level if self._placed[name].tiles)
 
+    @property
+    def runtime(self) -> str:
+        """What runs the server's nodes, with its version."""
+        return self._runtime.name
+
     def use(self, engine: Engine) -> None:
         """Run the batches that follow on ``engine``."""
         self._engine = engine

@@ -15,14 +15,15 @@ from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.execution.reproducible import on_grid
 from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
 from cleave_plan.workload.graph import Workload
 
 
 class Session:
-    """Runs batches of one model as ``plan`` says; use it in a ``with``, which ends its workers.
+    """Runs batches of one ``model`` (its file, or one imported with the plan's sizes) as ``plan`` says; use it in a ``with``,
+    which ends its workers.
 
     ``engine`` plays the devices (default: ``workers`` processes of this machine, over which the plan's devices are shared
     out; default one per core); ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or "reference").
@@ -34,7 +35,7 @@ class Session:
     def __init__(
         self,
         plan: Plan,
-        model_path: str | Path,
+        model: str | Path | ImportedModel,
         *,
         engine: Engine | None = None,
         workers: int | None = None,
@@ -42,7 +43,9 @@ class Session:
         reproducible: bool = False,
         progress: Progress = silent,
     ) -> None:
-        self._imported = load_model(model_path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
+        if not isinstance(model, ImportedModel):
+            model = load_model(model, dims=plan.dims, shapes=plan.shapes, trips=plan.trips)
+        self._imported = model
         if plan.training and not self._imported.workload.has_backward:
             raise InputFileError(
                 "the plan is for a training step, and only forward passes can be run", where=f"plan for {plan.model.name}",
@@ -79,9 +82,18 @@ class Session:
         return self._imported.workload
 
     @property
+    def runtime(self) -> str:
+        """What runs the server's nodes, with its version."""
+        return self._walk.runtime
+
+    @property
     def jobs(self) -> tuple[str, ...]:
         """The first GEMM of each product that has tiles, in the order in which a batch opens them as jobs of the engine."""
         return self._walk.jobs
+
+    def share(self, array: Array) -> Array:
+        """The numbers of ``array`` where devices reach them: for inputs that are the same array in every batch."""
+        return self._engine.share(array)
 
     def wrap(self, around: Callable[[Engine], Engine]) -> None:
         """Put an engine around this session's own, for the runs that follow."""

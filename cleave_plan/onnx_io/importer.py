@@ -86,12 +86,22 @@ def load_model(
     be, and InputFileError when the file is no model, contradicts itself, or leaves the shape of a GEMM open for want of a
     size of an input (the error says which). Work that only the data decides is listed in ``workload.unknown``.
     """
+    return import_model(read_model(Path(path)), dims=dims, shapes=shapes, trips=trips)
+
+
+def import_model(
+    file: ModelFile,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    trips: Mapping[str, int] | None = None,
+) -> ImportedModel:
+    """A model that is read already; arguments and errors are those of :func:`load_model`."""
     given = _Given(
         dims={name: int(size) for name, size in (dims or {}).items()},
         shapes={name: tuple(int(size) for size in sizes) for name, sizes in (shapes or {}).items()},
         trips={name: int(times) for name, times in (trips or {}).items()},
     )
-    file = read_model(Path(path))
     graph = file.model.graph
     bindings = bind_inputs(graph, int(file.model.ir_version), given.dims, given.shapes)
     check_trips(graph, given.trips)

@@ -49,7 +49,11 @@ def read_model(path: Path) -> ModelFile:
     Raises InputFileError: no such file, a folder, empty, truncated, not ONNX, without a graph, recursive functions, a
     cycle, a tensor that is defined twice or never.
     """
-    data = _read_bytes(path)
+    return read_bytes(_read_bytes(path), path)
+
+
+def read_bytes(data: bytes, path: Path) -> ModelFile:
+    """The model whose file holds ``data``, at ``path`` or (a model made here) where its weights lie; raises as read_model."""
     model = _parse(data, path)
     refuse_damaged_names(model, str(path))
     digest = hashlib.sha256(data).hexdigest()
@@ -58,6 +62,11 @@ def read_model(path: Path) -> ModelFile:
         model = _inline(model, path)
     nodes = sort_nodes(model.graph, str(path))
     return ModelFile(path=path, sha256=digest, model=model, nodes=nodes)
+
+
+def parse_model(path: Path) -> onnx.ModelProto:
+    """The model at ``path`` exactly as it is written; raises InputFileError for what is no model."""
+    return _parse(_read_bytes(path), path)
 
 
 def _read_bytes(path: Path) -> bytes:

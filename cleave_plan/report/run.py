@@ -93,7 +93,7 @@ def run_text(
     sheet = Sheet(screen)
     sheet.heading(f"Run of {model}")
     sheet.facts(_facts(result, inputs, outputs))
-    sheet.notes([*result.notes, *map(_told, result.incidents)])
+    sheet.notes([*result.notes, *map(incident_text, result.incidents)])
     if comparison is not None:
         add_comparison(sheet, comparison)
     if verification is None:
@@ -139,7 +139,7 @@ def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
     return facts
 
 
-def _told(incident: Incident) -> str:
+def incident_text(incident: Incident) -> str:
     """What happened to devices that were lost, and to their tiles."""
     when = f"{_seconds(incident.at_s)} into the batch, in level {incident.level + 1}"
     moved = f"{plural(incident.tiles, 'tile')} moved to {plural(incident.takers, 'device')} in {plural(incident.pieces, 'piece')}"

@@ -58,8 +58,9 @@ class GradientModel:
     """A gradient file before it is written.
 
     ``names``: what its tensors are called; ``inputs`` those that a caller feeds; ``shapes``: of the parameters, -1 where not
-    known. ``folder``: that of the forward model. ``constants``: floating-point initialisers without a gradient, with the reason.
-    ``notes``: sentences that a user must see. ``forward_nodes`` and ``added_nodes``: how large it is.
+    known. ``folder``: that of the forward model. ``ties``: initialisers of it that are a parameter's transpose here.
+    ``constants``: floating-point initialisers without a gradient, with the reason. ``notes``: sentences that a user must see.
+    ``forward_nodes`` and ``added_nodes``: how large it is.
     """
 
     model: onnx.ModelProto
@@ -67,6 +68,7 @@ class GradientModel:
     inputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
     folder: Path
+    ties: Mapping[str, str]
     constants: Mapping[str, str]
     notes: tuple[str, ...]
     forward_nodes: int
@@ -172,7 +174,7 @@ class _Builder:
         model = self._model(names, wanted)
         given = {tensor.name for tensor in model.graph.initializer}
         return GradientModel(
-            model=model, names=names, notes=tuple(self._notes(detached, wanted)), folder=self.file.path.parent,
+            model=model, names=names, notes=tuple(self._notes(detached, wanted)), folder=self.file.path.parent, ties=self.ties,
             constants=self.constants | dict.fromkeys(detached, "the loss does not depend on it"),
             inputs=tuple(value.name for value in model.graph.input if value.name not in given),
             shapes={name: self._sizes(name) for name in wanted},

@@ -1,0 +1,97 @@
+"""Training: a forward model, a fleet and data in; trained weights out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cleave_plan.api.plans import make_plan, require_same
+from cleave_plan.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from cleave_plan.fleet.device import Fleet
+    from cleave_plan.plan.plan import Plan
+    from cleave_plan.training.data import Data
+    from cleave_plan.training.run import TrainingResult
+    from cleave_plan.training.settings import Settings
+
+
+def training_settings(path: str | Path | None = None, **fields: Any) -> Settings:
+    """Training settings from a YAML file; ``fields`` (of :class:`~cleave_plan.training.settings.Settings`) go before it.
+
+    Raises InputFileError with the place of a fault in the file, UsageError for figures that cannot be.
+    """
+    from cleave_plan.training.settings import OptimizerKind, Settings
+    from cleave_plan.training.settingsfile import load_settings
+
+    given = ({} if path is None else load_settings(path)) | fields
+    if "optimizer" in given:
+        given["optimizer"] = OptimizerKind(given["optimizer"])
+    return Settings(**given)
+
+
+def train(
+    model: str | Path,
+    fleet: Fleet,
+    data: Data,
+    *,
+    loss: str,
+    steps: int,
+    settings: Settings | None = None,
+    plan: Plan | None = None,
+    save_to: str | Path | None = None,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    metrics: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 100,
+    resume: bool = False,
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress = silent,
+    batch_norm: str = "batch",
+    **differentiation: Any,
+) -> TrainingResult:
+    """Train ``model`` on ``data`` for ``steps`` steps under a plan for ``fleet``, on processes of this machine.
+
+    ``data``: the path of an ``.npz`` file or a mapping with one array for each input, a sample a row (labels or values under the
+    name "target"); or an iterable of batches, each a mapping of the inputs' arrays. ``plan``: one for a training step of what
+    :func:`gradient` makes of the model with the same options (default: made here). ``save_to``: where the model with the trained
+    weights is written. ``metrics``: a file of JSON lines, one a step. ``checkpoint``: a folder, written every
+    ``checkpoint_every`` steps; ``resume`` goes on from the newest good one. ``differentiation``: further arguments of
+    :func:`gradient`.
+
+    Raises InfeasibleError when no plan exists, InputFileError for files and data that do not fit, UsageError for settings that
+    cannot be or are another run's, ExecutionError when the run cannot be finished.
+    """
+    from cleave_plan.api.models import gradient_request
+    from cleave_plan.execution.engines.choice import engine_named
+    from cleave_plan.execution.session import Session
+    from cleave_plan.onnx_io.trained import write_trained
+    from cleave_plan.training.data import batches_of
+    from cleave_plan.training.run import Duration
+    from cleave_plan.training.settings import Settings
+    from cleave_plan.training.step import training_step
+    from cleave_plan.training.trainer import Trainer
+    from cleave_plan.workload.backward import training_workload
+
+    settings = settings or Settings()
+    step = training_step(
+        Path(model), *gradient_request(loss=loss, dims=dims, shapes=shapes, batch_norm=batch_norm, **differentiation)
+    )
+    batches = batches_of(data, step.inputs, seed=settings.seed, shuffle=settings.shuffle)
+    workload = training_workload(step.imported.workload)
+    if plan is None:
+        plan = make_plan(workload, fleet)
+    else:
+        require_same(plan, workload, fleet)
+    duration = Duration(
+        steps=steps, metrics=None if metrics is None else Path(metrics), resume=resume, checkpoint_every=checkpoint_every,
+        checkpoints=None if checkpoint is None else Path(checkpoint),
+    )  # fmt: skip
+    with Session(plan, step.imported, engine=engine_named("local", workers=workers), runtime=runtime) as session:
+        result = Trainer(step, plan, session, batches, settings).run(duration, progress)
+    if save_to is not None:
+        write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))
+    return result

@@ -1,0 +1,104 @@
+"""A training run on the terminal and as a JSON document: what it did to the loss, how fast, and where its state lives."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cleave_plan.report.run import incident_text
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count
+from cleave_plan.training.run import StepReport, TrainingResult
+from cleave_plan.units import Unit, format_value
+
+_LISTED = 12
+"""Most steps that the terminal report lists."""
+
+
+def training_document(result: TrainingResult, *, out: str) -> dict[str, Any]:
+    """The JSON document of ``train``."""
+    return {
+        "out": out,
+        "first_step": result.first_step,
+        "last_step": result.first_step + len(result.steps) - 1,
+        "loss": result.steps[-1].loss if result.steps else None,
+        "steps": [asdict(report) for report in result.steps],
+        "samples": result.samples,
+        "tokens": result.tokens,
+        "seconds": result.seconds,
+        "step_s": result.step_s,
+        "predicted_step_s": result.predicted_step_s,
+        "samples_per_s": result.samples_per_s,
+        "tokens_per_s": result.tokens_per_s,
+        "workers": result.workers,
+        "runtime": result.runtime,
+        "servers": [
+            {"name": name, "parameter_bytes": own, "optimizer_bytes": held} for name, (own, held) in result.servers.items()
+        ],
+        "checkpoint": None if result.checkpoint is None else str(result.checkpoint),
+        "notes": list(result.notes),
+    }
+
+
+def training_text(result: TrainingResult, screen: Screen, *, model: str, out: str) -> str:
+    """The terminal report of ``train``."""
+    sheet = Sheet(screen)
+    sheet.heading(f"Training of {model}")
+    facts = _facts(result)
+    facts += [
+        Fact(f"server {name}", _bytes(own + held), f"{_bytes(own)} of parameters, {_bytes(held)} of optimizer state")
+        for name, (own, held) in result.servers.items()
+    ]
+    if result.checkpoint is not None:
+        facts.append(Fact("checkpoint", "", str(result.checkpoint)))
+    facts.append(Fact("model", "", out))
+    sheet.facts(facts)
+    incidents = [f"step {report.step}: {incident_text(each)}" for report in result.steps for each in report.incidents]
+    sheet.notes([*result.notes, *incidents])
+    if result.steps:
+        sheet.heading("Loss")
+        sheet.table(_COLUMNS, [_row(report) for report in _spread(result.steps)])
+    return sheet.text()
+
+
+_COLUMNS = (Column("step"), Column("loss"), Column("learning rate"), Column("gradient norm"), Column("time"))
+
+
+def _row(report: StepReport) -> list[str]:
+    return [
+        count(report.step), f"{report.loss:.4f}", f"{report.learning_rate:.3g}", f"{report.gradient_norm:.3g}",
+        _seconds(report.seconds),
+    ]  # fmt: skip
+
+
+def _facts(result: TrainingResult) -> list[Fact]:
+    if result.step_s is None:
+        return [Fact("steps", "0", f"the checkpoint stands at the last step, {result.first_step - 1}, already")]
+    last = result.steps[-1].step
+    processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
+    optimizer_s = sum(report.optimizer_s for report in result.steps) / len(result.steps)
+    facts = [
+        Fact("steps", count(len(result.steps)), f"{result.first_step} to {last}, in {_seconds(result.seconds)}"),
+        Fact("loss", f"{result.steps[-1].loss:.4f}", f"it was {result.steps[0].loss:.4f} in step {result.first_step}"),
+        Fact("step", _seconds(result.step_s), f"median, of {processes} of this machine that play the devices; optimizer "
+             f"{_seconds(optimizer_s)} of it on average"),
+        Fact("predicted", _seconds(result.predicted_step_s), "by the plan, for the fleet itself"),
+        Fact("samples", count(result.samples), f"in a step, {result.samples_per_s:,.0f} a second"),
+    ]  # fmt: skip
+    if result.tokens is not None:
+        facts.append(Fact("tokens", count(result.tokens), f"in a step, {result.tokens_per_s:,.0f} a second"))
+    return facts
+
+
+def _spread(steps: tuple[StepReport, ...]) -> list[StepReport]:
+    """At most some steps, evenly, the first and the last among them."""
+    if len(steps) <= _LISTED:
+        return list(steps)
+    return [steps[place * (len(steps) - 1) // (_LISTED - 1)] for place in range(_LISTED)]
+
+
+def _seconds(value: float) -> str:
+    return format_value(value, Unit.SECONDS)
+
+
+def _bytes(value: float) -> str:
+    return format_value(value, Unit.BYTES)

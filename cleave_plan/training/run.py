@@ -1,0 +1,96 @@
+"""What a training run is asked for, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cleave_plan.execution.recovery import Incident
+from cleave_plan.training.settings import ScheduleKind, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration:
+    """How long a run is, and what it leaves on the way.
+
+    ``steps``: the last step's number. ``metrics``: a file of JSON lines. ``checkpoints``: their folder, one is written after each
+    ``checkpoint_every`` steps and after the last. ``resume``: go on from the newest good one.
+    """
+
+    steps: int
+    metrics: Path | None = None
+    checkpoints: Path | None = None
+    checkpoint_every: int = 100
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One step: its number from 1, mean loss of its batches, learning rate, norm of all gradients before clipping.
+
+    ``seconds``: as measured here, the optimizer's among them; bytes as links would have carried them.
+    """
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+    optimizer_s: float
+    bytes_down: int
+    bytes_up: int
+    incidents: tuple[Incident, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingResult:
+    """What a run did.
+
+    ``first_step``: 1, or the one after the checkpoint that it went on from. ``samples`` and ``tokens`` in a step (None where
+    there are none). ``predicted_step_s``: on the plan's fleet, whose time of a batch counts once for each micro-batch.
+    ``servers``: name -> bytes of parameters and of optimizer state. ``values``: trained parameters and statistics by name.
+    ``notes``: what a user must see.
+    """
+
+    first_step: int
+    steps: tuple[StepReport, ...]
+    samples: int
+    tokens: int | None
+    seconds: float
+    predicted_step_s: float
+    workers: int
+    runtime: str
+    servers: Mapping[str, tuple[int, int]]
+    values: Mapping[str, Any]
+    checkpoint: Path | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def step_s(self) -> float | None:
+        """The median of the steps' seconds; None when there was nothing left to do."""
+        return median(report.seconds for report in self.steps) if self.steps else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of the median step a second."""
+        return None if self.step_s is None else self.samples / self.step_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of the median step a second."""
+        return None if self.step_s is None or self.tokens is None else self.tokens / self.step_s
+
+
+def identity_of(settings: Settings, *, steps: int, model: str, samples: int, data: str) -> dict[str, Any]:
+    """What must be the same for a resumed run to give what the first one would have given.
+
+    ``model``: SHA-256 of the training graph, which holds the model and the loss. The number of steps counts only where the
+    schedule depends on it.
+    """
+    identity = {"model_sha256": model, "batch": samples, "data": data, **settings.document()}
+    if settings.schedule.kind is not ScheduleKind.CONSTANT:
+        identity["steps"] = steps
+    return identity

@@ -1,0 +1,216 @@
+"""Training: one step after another under a plan, with parameters, optimizer and checkpoints on the servers.
+
+A step runs the gradient graph on the session's devices, with the parameters among its inputs, and then moves them. Whatever a
+device holds can be lost at any time; whatever decides the next step is here, and in the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from cleave_plan.errors import ExecutionError, UsageError
+from cleave_plan.execution.cores import usable_cores
+from cleave_plan.execution.server import RunResult
+from cleave_plan.execution.session import Session
+from cleave_plan.kernels.arrays import Array
+from cleave_plan.plan.plan import Plan
+from cleave_plan.plan.planfile import plan_document
+from cleave_plan.progress import Progress, silent
+from cleave_plan.training.checkpoint import Checkpoint, CheckpointFolder, Found, checkpoints_in
+from cleave_plan.training.data import Batches
+from cleave_plan.training.metrics import MetricsFile
+from cleave_plan.training.ownership import shards_of
+from cleave_plan.training.parameters import Parameters, elements_of
+from cleave_plan.training.run import Duration, StepReport, TrainingResult, identity_of
+from cleave_plan.training.settings import Settings
+from cleave_plan.training.step import TrainingStep, outputs_of
+
+
+class Trainer:
+    """One run: ``session`` executes ``step`` (under ``plan``) on ``batches``; ``settings`` say how its parameters move.
+
+    Raises UsageError for groups that match nothing, InputFileError when weights are missing.
+    """
+
+    def __init__(self, step: TrainingStep, plan: Plan, session: Session, batches: Batches, settings: Settings) -> None:
+        self._step, self._plan, self._session, self._batches, self._settings = step, plan, session, batches, settings
+        settings.require_matches(list(step.gradient.names.gradients))
+        initial, statistics = step.initial()
+        shards = shards_of(plan, step.imported.workload, elements_of(initial))
+        self._parameters = Parameters(initial, statistics, shards, settings, session.share)
+        self._notes: list[str] = []
+        self._identity: dict[str, Any] = {}
+        self._last: RunResult | None = None
+
+    def run(self, duration: Duration, progress: Progress = silent) -> TrainingResult:
+        """Train; the result has the values of the last step.
+
+        Raises UsageError for a folder of checkpoints that is another run's, InputFileError when none in it is whole or the data
+        ends, ExecutionError when devices are gone for good, a loss or gradient is not finite, or a file cannot be written.
+        """
+        begin = time.perf_counter()
+        workload = self._step.imported.workload
+        self._identity = identity_of(
+            self._settings, steps=duration.steps, model=workload.sha256, samples=self._batches.samples,
+            data=self._batches.fingerprint,
+        )  # fmt: skip
+        if self._step.draws_random_numbers:
+            self._notes.append("operators draw random numbers whose state cannot be kept: a resumed run goes on with others")
+        with ExitStack() as stack:
+            stack.callback(self._parameters.close)
+            folder = stack.enter_context(checkpoints_in(duration.checkpoints))
+            first, written = self._begin(folder, resume=duration.resume)
+            metrics = None
+            if duration.metrics is not None:
+                metrics = stack.enter_context(MetricsFile(duration.metrics, kept=first))
+            reports = []
+            for number in range(first, duration.steps):
+                report = self._one(number, duration.steps)
+                reports.append(report)
+                if metrics is not None:
+                    metrics.write(self._line(report))
+                progress(number + 1, duration.steps, self._label(report))
+                if folder is not None and (report.step % duration.checkpoint_every == 0 or report.step == duration.steps):
+                    written = folder.write(self._checkpoint(report.step))
+            return TrainingResult(
+                first_step=first + 1, steps=tuple(reports), samples=self._samples, tokens=self._tokens,
+                seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._parameters.bytes_of(),
+                workers=0 if self._last is None else self._last.workers, runtime="" if self._last is None else self._last.runtime,
+                values=dict(self._parameters.values), checkpoint=written,
+                notes=(*self._notes, *(() if self._last is None else self._last.notes)),
+            )  # fmt: skip
+
+    @property
+    def _samples(self) -> int:
+        return self._batches.samples * self._settings.accumulate
+
+    @property
+    def _tokens(self) -> int | None:
+        return None if self._step.tokens is None else self._step.tokens * self._settings.accumulate
+
+    @property
+    def _predicted_s(self) -> float:
+        return self._plan.predicted.batch_s * self._settings.accumulate
+
+    def _one(self, number: int, steps: int) -> StepReport:
+        """Step ``number`` (from 0): the gradients of its batches, averaged, and the optimizer."""
+        begin = time.perf_counter()
+        names, count = self._step.gradient.names, self._settings.accumulate
+        losses: list[float] = []
+        gradients: dict[str, Array] = {}
+        results: list[RunResult] = []
+        for place in range(count):
+            batch = self._batches.batch(number * count + place)
+            result = self._session.run({**batch, **self._parameters.feeds})
+            losses.append(float(np.asarray(result.outputs[names.loss]).reshape(())))
+            if not math.isfinite(losses[-1]):
+                raise ExecutionError(
+                    f"the loss is {losses[-1]}", where=f"step {number + 1}", expected="a finite number",
+                    remedy="lower the learning rate, clip the gradients (clip_norm), or look at the data of this step",
+                )  # fmt: skip
+            gradients = _added(gradients, outputs_of(names.gradients, result.outputs), keep=count > 1)
+            self._parameters.keep_statistics(outputs_of(names.statistics, result.outputs))
+            results.append(result)
+            self._last = result
+        computed = time.perf_counter()
+        share = self._settings.schedule.share(number, steps)
+        norm = self._parameters.step(gradients, step=number + 1, share=share, scale=1 / count)
+        now = time.perf_counter()
+        return StepReport(
+            step=number + 1, loss=sum(losses) / count, learning_rate=self._settings.learning_rate * share, gradient_norm=norm,
+            seconds=now - begin, optimizer_s=now - computed, bytes_down=sum(result.bytes_down for result in results),
+            bytes_up=sum(result.bytes_up for result in results),
+            incidents=tuple(incident for result in results for incident in result.incidents),
+        )  # fmt: skip
+
+    def _begin(self, folder: CheckpointFolder | None, *, resume: bool) -> tuple[int, Any]:
+        """The steps that are done already, and the checkpoint that says so."""
+        if folder is None:
+            if resume:
+                raise UsageError("no folder to resume from", where="--resume", expected="--checkpoint DIR with it")
+            return 0, None
+        if not resume:
+            if not folder.is_empty():
+                raise UsageError(
+                    "there are checkpoints of another run", where="--checkpoint", expected="an empty folder",
+                    remedy="go on from them with --resume, or take another folder",
+                )  # fmt: skip
+            return 0, None
+        found = folder.newest()
+        self._notes += [f"a checkpoint was passed over: {sentence}" for sentence in found.damaged]
+        if found.checkpoint is None:
+            self._notes.append("there is no checkpoint yet: the run begins at its first step")
+            return 0, None
+        self._take_over(found)
+        return found.checkpoint.step, found.path
+
+    def _take_over(self, found: Found) -> None:
+        """Go on from a checkpoint; raises UsageError when what is asked for now would not go on as the first run would have."""
+        assert found.checkpoint is not None
+        facts = found.checkpoint.facts
+        for name in dict.fromkeys([*self._identity, *facts["identity"]]):
+            before, now = facts["identity"].get(name), self._identity.get(name)
+            if before != now:
+                raise UsageError(
+                    f"{name} was {before!r} and is {now!r}, so the run would not go on as it began", where=str(found.path),
+                    expected="the model, data and settings of the first run", remedy="give them, or begin anew in another folder",
+                )  # fmt: skip
+        surroundings = self._surroundings()
+        changed = [name for name, before in facts["surroundings"].items() if surroundings.get(name) != before]
+        if changed:
+            self._notes.append(f"resumed with another {', '.join(changed)}: the bits may differ from those of an undisturbed run")
+        self._parameters.restore(found.checkpoint.arrays, str(found.path))
+
+    def _checkpoint(self, step: int) -> Checkpoint:
+        facts = {
+            "identity": self._identity,
+            "surroundings": self._surroundings(),
+            "data": self._batches.position(step * self._settings.accumulate),
+            "servers": [list(shard) for shard in self._parameters.shards],
+        }
+        return Checkpoint(step=step, arrays=self._parameters.arrays(), facts=facts)
+
+    def _surroundings(self) -> dict[str, str]:
+        """What may change the last bits of a result though the same is asked for."""
+        found = {"numpy": np.__version__, "runtime": self._session.runtime, "machine": platform.machine()}
+        found["number of cores"] = str(usable_cores())
+        if not self._settings.reproducible:
+            found["plan"] = hashlib.sha256(json.dumps(plan_document(self._plan)).encode()).hexdigest()
+        return found
+
+    def _line(self, report: StepReport) -> dict[str, Any]:
+        line = {
+            "step": report.step, "loss": report.loss, "learning_rate": report.learning_rate,
+            "gradient_norm": report.gradient_norm, "step_s": report.seconds, "predicted_step_s": self._predicted_s,
+            "optimizer_s": report.optimizer_s, "samples_per_s": self._samples / report.seconds,
+            "bytes_down": report.bytes_down, "bytes_up": report.bytes_up,
+            "lost_devices": [device for incident in report.incidents for device in incident.devices],
+        }  # fmt: skip
+        if self._tokens is not None:
+            line["tokens_per_s"] = self._tokens / report.seconds
+        return line
+
+    def _label(self, report: StepReport) -> str:
+        done, unit = (self._samples, "samples") if self._tokens is None else (self._tokens, "tokens")
+        return f"loss {report.loss:.4f}, {done / report.seconds:,.0f} {unit}/s"
+
+
+def _added(total: Mapping[str, Array], gradients: Mapping[str, Array], *, keep: bool) -> dict[str, Array]:
+    """The sum so far with ``gradients``, in float32 or wider; ``keep`` copies what the next batch may overwrite."""
+    if not keep:
+        return dict(gradients)
+    wide = {name: array.astype(np.promote_types(array.dtype, np.float32)) for name, array in gradients.items()}
+    if not total:
+        return wide
+    for name, array in wide.items():
+        np.add(total[name], array, out=total[name])
+    return dict(total)
