@@ -77,6 +77,10 @@ def train(
     from cleave_plan.workload.backward import training_workload
 
     settings = settings or Settings()
+    duration = Duration(
+        steps=steps, metrics=None if metrics is None else Path(metrics), resume=resume, checkpoint_every=checkpoint_every,
+        checkpoints=None if checkpoint is None else Path(checkpoint),
+    )  # fmt: skip
     step = training_step(
         Path(model), *gradient_request(loss=loss, dims=dims, shapes=shapes, batch_norm=batch_norm, **differentiation)
     )
@@ -86,10 +90,6 @@ def train(
         plan = make_plan(workload, fleet)
     else:
         require_same(plan, workload, fleet)
-    duration = Duration(
-        steps=steps, metrics=None if metrics is None else Path(metrics), resume=resume, checkpoint_every=checkpoint_every,
-        checkpoints=None if checkpoint is None else Path(checkpoint),
-    )  # fmt: skip
     with Session(plan, step.imported, engine=engine_named("local", workers=workers), runtime=runtime) as session:
         result = Trainer(step, plan, session, batches, settings).run(duration, progress)
     if save_to is not None:

@@ -106,8 +106,9 @@ def import_model(
     bindings = bind_inputs(graph, int(file.model.ir_version), given.dims, given.shapes)
     check_trips(graph, given.trips)
     names = gradient_names(file.model)
-    if names is not None:  # its parameters are inputs too, which needs no note
-        bindings = replace(bindings, defaults=tuple(name for name in bindings.defaults if name not in names.gradients))
+    if names is not None:  # its parameters and statistics are inputs too, which needs no note
+        fed = names.gradients.keys() | names.statistics.keys()
+        bindings = replace(bindings, defaults=tuple(name for name in bindings.defaults if name not in fed))
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
     regions = walk.run(graph, facts, nodes=file.nodes)

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cleave_plan.errors import UsageError
 from cleave_plan.execution.recovery import Incident
 from cleave_plan.training.settings import ScheduleKind, Settings
 
@@ -17,7 +18,8 @@ class Duration:
     """How long a run is, and what it leaves on the way.
 
     ``steps``: the last step's number. ``metrics``: a file of JSON lines. ``checkpoints``: their folder, one is written after each
-    ``checkpoint_every`` steps and after the last. ``resume``: go on from the newest good one.
+    ``checkpoint_every`` steps and after the last. ``resume``: go on from the newest good one. Raises UsageError when there is no
+    folder to resume from.
     """
 
     steps: int
@@ -25,6 +27,10 @@ class Duration:
     checkpoints: Path | None = None
     checkpoint_every: int = 100
     resume: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.checkpoints is None:
+            raise UsageError("no folder to resume from", where="--resume", expected="--checkpoint DIR with it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

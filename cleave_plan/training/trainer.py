@@ -135,8 +135,6 @@ class Trainer:
     def _begin(self, folder: CheckpointFolder | None, *, resume: bool) -> tuple[int, Any]:
         """The steps that are done already, and the checkpoint that says so."""
         if folder is None:
-            if resume:
-                raise UsageError("no folder to resume from", where="--resume", expected="--checkpoint DIR with it")
             return 0, None
         if not resume:
             if not folder.is_empty():

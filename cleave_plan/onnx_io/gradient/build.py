@@ -250,7 +250,8 @@ class _Builder:
             inputs.append(names.target)
         outputs = [names.loss, *names.gradients.values(), *names.statistics.values(), *names.kept]
         sources = graph_sources(model.graph)
-        model.graph.input.extend(self._info(name) for name in dict.fromkeys([*inputs, *(n for n in wanted if n in sources)]))
+        fed = [name for name in (*wanted, *names.statistics) if name in sources]
+        model.graph.input.extend(self._info(name) for name in dict.fromkeys([*inputs, *fed]))
         model.graph.output.extend(self._info(name) for name in dict.fromkeys(outputs))
         names.write(model)
         return model

@@ -1,0 +1,96 @@
+"""``cleave-plan train``: what it prints and writes, that it goes on where it was, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cli_cases import Files, cleave
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three batches of 64 samples for the perceptron."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("train") / "data.npz"
+    np.savez(path, x=rng.standard_normal((192, 256)).astype(np.float32), labels=rng.integers(0, 10, 192))
+    return path
+
+
+def test_a_run_that_is_resumed(files: Files, data: Path, tmp_path: Path) -> None:
+    """Worker processes, a plan and settings from files, metrics line by line, checkpoints; then three steps more."""
+    step, plan, config = tmp_path / "step.onnx", tmp_path / "plan.json", tmp_path / "settings.yaml"
+    config.write_text("schema: 1\nweight_decay: 0.1\ngroups: [{parameters: '*.bias', weight_decay: 0}]\n")
+    sizes, target = ["--dim", "batch=64"], ["--loss", "cross-entropy", "--target", "labels", "--batch-norm", "batch"]
+    assert cleave("gradient", files.model, *sizes, *target, "-o", step).exit_code == 0
+    assert cleave("plan", step, "--training", "--fleet", files.fleet, "-o", plan).exit_code == 0
+    out, metrics = tmp_path / "trained.onnx", tmp_path / "metrics.jsonl"
+    command = [
+        "train", files.model, *sizes, *target, "--fleet", files.fleet, "--data", data, "--plan", plan, "--config", config,
+        "--optimizer", "adamw", "--learning-rate", "0.0003", "--seed", "3", "--reproducible", "--workers", "2",
+        "--metrics", metrics, "--checkpoint", tmp_path / "run", "--checkpoint-every", "2", "-o", out,
+    ]  # fmt: skip
+    first = cleave(*command, "--steps", "3")
+    assert first.exit_code == 0, first.stderr
+    shown = " ".join(first.stdout.split())
+    assert "steps 3 1 to 3" in shown
+    assert "server home 9.517 MB 3.172 MB of parameters, 6.345 MB of optimizer state" in shown
+    assert "step-00000003.npz" in shown
+    again = cleave(*command, "--steps", "6", "--resume", "--json")
+    assert again.exit_code == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert (document["first_step"], document["last_step"], document["samples"]) == (4, 6, 64)
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert lines[-1]["loss"] == document["loss"] < lines[0]["loss"]
+    assert {"step_s", "predicted_step_s", "samples_per_s", "learning_rate", "gradient_norm"} <= lines[0].keys()
+    onnx.checker.check_model(out, full_check=True)
+    assert out.read_bytes() != files.model.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--resume"], 2, "--checkpoint DIR"),
+        (["--loss", "hinge"], 2, "there is no loss 'hinge'"),
+        (["--target", "y"], 4, "no array for 'y'"),
+        (["--data", "absent.npz"], 4, "absent.npz: there is no such file"),
+        (["--config", "absent.yaml"], 4, "absent.yaml: cannot be read"),
+        (["--shape", "x=63x256"], 2, "bound to 63 by --shape x, and to 64 by --dim"),
+        (["--freeze", "*"], 4, "no parameter has a gradient"),
+    ],
+)
+def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], code: int, text: str) -> None:
+    """One sentence, its exit code, and nothing is written."""
+    out = tmp_path / "out.onnx"
+    base = [
+        "--dim",
+        "batch=64",
+        "--loss",
+        "cross-entropy",
+        "--target",
+        "labels",
+        "--fleet",
+        files.fleet,
+        "--data",
+        data,
+        "--steps",
+        "1",
+    ]
+    result = cleave("train", files.model, *base, "--no-reproducible", "--runtime", "auto", *options, "--out", out)
+    assert result.exit_code == code, result.output
+    assert text in result.stderr
+    assert not out.exists()
+
+
+def test_open_sizes_are_refused(files: Files, data: Path, tmp_path: Path) -> None:
+    """A batch has to have a size."""
+    result = cleave(
+        "train", files.model, "--loss", "cross-entropy", "--fleet", files.fleet, "--data", data, "--steps", "1",
+        "-o", tmp_path / "out.onnx",
+    )  # fmt: skip
+    assert result.exit_code in (2, 4)
+    assert "--dim" in result.stderr
