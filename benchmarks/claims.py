@@ -75,7 +75,7 @@ def tables(work: Workload, preset: str, counts: tuple[int, ...], links: float | 
 def _recoveries(work: Workload, fleet: Fleet) -> list[str]:
     plan = make_plan(work, fleet)
     laid = plan_work(plan, work, fleet)
-    return [_s(HEARTBEAT_S + recovery_seconds(plan, laid, work, fleet, make_plan, failures)) for failures in FAILURES]
+    return [_s(HEARTBEAT_S + recovery_seconds(plan, laid, work, failures)) for failures in FAILURES]
 
 
 def _cell(found: Comparison, count: int, name: str) -> str:

@@ -96,3 +96,10 @@ def test_execution_is_measured_beside_numpy() -> None:
     assert {row["unit"] for row in rows} == {"s", "x", "us", "MB"}
     assert all(row["value"] > 0 for row in rows)
     assert done.returncode == any(row["bar"] is not None and row["value"] > row["bar"] for row in rows)
+
+
+def test_replanning_is_timed() -> None:
+    """A small model over few devices: both times and their bars."""
+    done = benchmark("--model", "opt-125m", "--devices", "6", "--losses", "2", driver="replanning")
+    assert done.returncode == 0, done.stderr
+    assert "rest of the plan" in done.stdout

@@ -18,7 +18,17 @@ from cleave_plan.api.fleets import (
 )
 from cleave_plan.api.models import draw_inputs, gradient, load_inputs, load_model_of, load_onnx, save_outputs
 from cleave_plan.api.pages import write_page
-from cleave_plan.api.plans import diff_plans, explain_plan, load_constraints, load_plan, make_plan, save_plan, sweep_plans, verify
+from cleave_plan.api.plans import (
+    diff_plans,
+    explain_plan,
+    load_constraints,
+    load_plan,
+    make_plan,
+    replan,
+    save_plan,
+    sweep_plans,
+    verify,
+)
 from cleave_plan.api.runs import (
     compare_strategies,
     emulate_run,
@@ -54,6 +64,7 @@ __all__ = [
     "measure_machine",
     "open_profiles",
     "open_session",
+    "replan",
     "run",
     "save_fleet",
     "save_outputs",

@@ -13,10 +13,11 @@ from cleave_plan.errors import AnswerIsNoError, UsageError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from cleave_plan.fleet.device import Fleet
+    from cleave_plan.fleet.device import Device, Fleet
     from cleave_plan.plan.difference import Difference
     from cleave_plan.plan.plan import Constraint, Plan
     from cleave_plan.plan.verify import Verdict
+    from cleave_plan.planning.replan import Replanned
     from cleave_plan.planning.story import Explanation
     from cleave_plan.planning.sweep import Sweep
     from cleave_plan.workload.graph import Workload
@@ -120,6 +121,28 @@ def explain_plan(
 
     require_same(plan, workload, fleet)
     return explain(plan, workload, with_servers(fleet, plan.server_names), gemm=gemm, devices=devices, progress=progress)
+
+
+def replan(
+    plan: Plan,
+    workload: Workload,
+    fleet: Fleet,
+    *,
+    lost: Iterable[str] = (),
+    joined: Sequence[Device] = (),
+    gain: float | None = None,
+    progress: Progress = silent,
+) -> Replanned:
+    """``plan`` without the devices named in ``lost`` and with those in ``joined``: only what must move moves.
+
+    ``gain``: share of the batch time for which a plan made anew may take its place (None: never). ``workload`` and ``fleet`` are
+    those that the plan was made for: raises AnswerIsNoError when they are others, UsageError for devices that the fleet does
+    not have or has already, InfeasibleError when no device that is left can take a tile.
+    """
+    from cleave_plan.planning.replan import replan as anew
+
+    require_same(plan, workload, fleet)
+    return anew(plan, workload, with_servers(fleet, plan.server_names), tuple(lost), joined, gain=gain, progress=progress)
 
 
 def diff_plans(before: Plan, after: Plan) -> Difference:

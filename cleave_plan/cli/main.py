@@ -20,6 +20,7 @@ from cleave_plan.cli.gradient import gradient
 from cleave_plan.cli.inspect import inspect
 from cleave_plan.cli.plan import plan
 from cleave_plan.cli.profile import profile
+from cleave_plan.cli.replan import replan
 from cleave_plan.cli.report import report
 from cleave_plan.cli.run import run
 from cleave_plan.cli.simulate import simulate
@@ -62,7 +63,9 @@ def cleave_plan() -> None:
     """
 
 
-for _command in (inspect, gradient, fleet, profile, plan, check, explain, diff, run, train, simulate, compare, report):
+for _command in (
+    inspect, gradient, fleet, profile, plan, check, explain, diff, replan, run, train, simulate, compare, report,
+):  # fmt: skip
     cleave_plan.add_command(_command)
 
 

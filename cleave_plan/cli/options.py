@@ -123,6 +123,14 @@ def sweep_counts(text: str) -> tuple[int, ...]:
     return tuple(_size(value.strip(), "the list") for value in text.split(","))
 
 
+def device_names(text: str) -> tuple[str, ...]:
+    """``d3,d7``: names of devices, each once."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise click.BadParameter(f"{text!r} is not NAME,NAME,... with each name once, for example phone-3,phone-7")
+    return names
+
+
 def seconds(text: str) -> float:
     """A time above 0 with its unit ("30 s", "2 min"); a plain number is seconds."""
     from cleave_plan.units import Unit, is_number, parse

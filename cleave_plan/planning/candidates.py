@@ -129,7 +129,7 @@ class Candidates:
         spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
         for number, level in enumerate(self.classes):
             progress(number, len(self.classes), "pricing tilings")
-            self.bounds.append(self._bound(level))
+            self.bounds.append(self.level_bound(level))
             joint = self._joint(level, self.bounds[-1])
             settled = self._settled(level, joint)
             for place, part in enumerate(level.parts):
@@ -141,7 +141,7 @@ class Candidates:
 
     def lower_bound(self) -> float:
         """Seconds that all levels take at least, by ideal cost, without any search for tilings."""
-        return sum(level.count * self._bound(level) for level in level_classes(self.workload))
+        return sum(level.count * self.level_bound(level) for level in level_classes(self.workload))
 
     def options_of(self, part: Part, *, alone: bool) -> list[Option]:
         """Options of ``part``, found once for each class and number of copies."""
@@ -234,7 +234,7 @@ class Candidates:
         used = {operand.tensor for gemm in original.gemms for operand in (gemm.a, gemm.b)}
         return sum(size for tensor, size in original.parameters.items() if tensor in used) / uses
 
-    def _bound(self, level: LevelClass) -> float:
+    def level_bound(self, level: LevelClass) -> float:
         """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
         free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
         pinned = [part for part in level.parts if part.gemm.macs > 0 and part.gemm.pinned]

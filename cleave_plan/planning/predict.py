@@ -36,7 +36,7 @@ def predict(
     executed = sum(report.count * report.executed_s for report in reports)
     bound = total_bound(found.classes, found.bounds)
     operators = operator_seconds(found.workload, fleet)
-    name, alone = _one_device(found)
+    name, alone = one_device(found)
     used = np.flatnonzero(pricing.memory > 0)
     return Predicted(
         batch_s=executed + operators, levels_s=executed, server_operators_s=operators, ideal_levels_s=ideal, bound_s=bound,
@@ -118,7 +118,7 @@ def _server_memory(found: Candidates, assignments: Sequence[Assignment], base: S
     return held
 
 
-def _one_device(found: Candidates) -> tuple[str | None, float | None]:
+def one_device(found: Candidates) -> tuple[str | None, float | None]:
     """The device that is fastest alone (by ideal cost of whole GEMMs) and its executed seconds; None when none can."""
     total = np.zeros(len(found.fleet.devices))
     able = np.ones(len(found.fleet.devices), dtype=bool)

@@ -36,7 +36,7 @@ def comparison_document(found: Comparison, subject: Subject) -> dict[str, Any]:
     return {
         "kind": "comparison", "model": subject.model, "fleet": subject.fleet, "batch": subject.batch,
         "training": subject.training, "notes": list(NOTES),
-        "rows": [_row(row) for row in found.rows],
+        "rows": [row_document(row) for row in found.rows],
         "usable": [
             {"system": name, "memory_limited": memory, "devices": devices} for (name, memory), devices in found.usable.items()
         ],
@@ -44,7 +44,8 @@ def comparison_document(found: Comparison, subject: Subject) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(row: Row) -> dict[str, Any]:
+def row_document(row: Row) -> dict[str, Any]:
+    """One row of ``compare --json``."""
     o = row.outcome
     return {
         "devices": row.devices, "system": o.name, "memory_limited": row.memory, "batch_s": _finite(o.batch_s),

@@ -8,7 +8,7 @@ twice, within the devices' memory and with memory lifted.
 and on up to ``MOST_DEVICES`` where a fleet of that size can be had.
 
 *Recovery* of ours: what the device with the largest tile of the longest level was to compute is planned again over the
-others, by the planner itself, and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
+others as a run does it (:mod:`cleave_plan.planning.recut`), and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
 
 *Energy*: busy seconds times each device's watts, where every device has that figure. Devices of a rival are busy all the time.
 """
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Plan
+from cleave_plan.planning.recut import recut
 from cleave_plan.progress import Progress, silent
 from cleave_plan.simulation.baselines.alpa import alpa
 from cleave_plan.simulation.baselines.asteroid import asteroid
@@ -35,8 +36,7 @@ from cleave_plan.simulation.baselines.sharded import sharded_data_parallel
 from cleave_plan.simulation.baselines.swarm import swarm
 from cleave_plan.simulation.baselines.tensor import tensor_parallel
 from cleave_plan.simulation.work import PlanWork, plan_work
-from cleave_plan.workload.gemm import Gemm, GemmShape, Join
-from cleave_plan.workload.graph import Level, Workload
+from cleave_plan.workload.graph import Workload
 
 OURS = "cleave-plan"
 WORTH = 0.05
@@ -44,7 +44,6 @@ WORTH = 0.05
 
 MOST_DEVICES = 8192
 HEARTBEAT_S = 1.0
-AXES = ("m", "n", "k", "batch")
 
 DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
     "equal tensor parallel": tensor_parallel, "sharded data parallel": sharded_data_parallel, "Confidant": confidant,
@@ -96,23 +95,41 @@ def compare(
     ``fleet_of`` gives the fleet of a size; ``plan`` makes our plans.
     """
     rows: list[Row] = []
-    total = len(counts) * (len(DEVICE_RIVALS) + 1)
+    steps = len(DEVICE_RIVALS) + 1
     for place, devices in enumerate(counts):
-        fleet = fleet_of(devices)
-        progress(place * (len(DEVICE_RIVALS) + 1), total, f"planning for {devices} devices")
-        rows.append(_ours(workload, fleet, plan))
-        setting = setting_of(workload, fleet, batch)
-        for number, (name, rival) in enumerate(DEVICE_RIVALS.items()):
-            progress(place * (len(DEVICE_RIVALS) + 1) + 1 + number, total, f"{name} on {devices} devices")
-            for memory in (True, False):
-                found = rival(setting if memory else setting.without_memory())
-                rows.append(Row(devices=devices, memory=memory, outcome=found, energy_wh=_energy(found, fleet)))
-        rows += [
-            Row(devices=devices, memory=False, outcome=two_dimensional(workload, fleet)),
-            Row(devices=devices, memory=True, outcome=single_server(workload, fleet)),
-            *(_cloud_row(workload, devices, place) for place in range(len(ACCELERATORS))),
-        ]
+        fleet, told = fleet_of(devices), _Onward(progress, place * steps, len(counts) * steps)
+        told(0, steps, f"planning for {devices} devices")
+        rows += [ours(workload, fleet, plan(workload, fleet)), *rivals(workload, fleet, batch, progress=told)]
     return Comparison(rows=tuple(rows), usable=usable_devices(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Onward:
+    """Progress of one part of a longer work."""
+
+    progress: Progress
+    before: int
+    whole: int
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        self.progress(self.before + done, self.whole, label)
+
+
+def rivals(workload: Workload, fleet: Fleet, batch: int, *, progress: Progress = silent) -> list[Row]:
+    """Every other strategy on ``fleet``: those over devices within their memory and with it lifted, and those around servers."""
+    rows = []
+    setting, devices = setting_of(workload, fleet, batch), len(fleet.devices)
+    for number, (name, rival) in enumerate(DEVICE_RIVALS.items()):
+        progress(number + 1, len(DEVICE_RIVALS) + 1, f"{name} on {devices} devices")
+        for memory in (True, False):
+            found = rival(setting if memory else setting.without_memory())
+            rows.append(Row(devices=devices, memory=memory, outcome=found, energy_wh=_energy(found, fleet)))
+    return [
+        *rows,
+        Row(devices=devices, memory=False, outcome=two_dimensional(workload, fleet)),
+        Row(devices=devices, memory=True, outcome=single_server(workload, fleet)),
+        *(_cloud_row(workload, devices, place) for place in range(len(ACCELERATORS))),
+    ]
 
 
 def _cloud_row(workload: Workload, devices: int, place: int) -> Row:
@@ -144,8 +161,8 @@ def usable_devices(rows: Sequence[Row]) -> dict[tuple[str, bool], int]:
     return usable
 
 
-def _ours(workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan]) -> Row:
-    made = plan(workload, fleet)
+def ours(workload: Workload, fleet: Fleet, made: Plan) -> Row:
+    """The row of the plan ``made`` for ``workload`` over ``fleet``."""
     p = made.predicted
     laid = plan_work(made, workload, fleet)
     down, up, busy = (np.zeros(len(fleet.devices)) for _ in range(3))
@@ -158,7 +175,7 @@ def _ours(workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Pl
     outcome = Outcome(
         name=OURS, batch_s=p.ideal_levels_s + p.server_operators_s, devices_used=p.devices_used,
         down_bytes=float(down.max()), up_bytes=float(up.max()), memory_bytes=max(p.device_memory_bytes.values(), default=0.0),
-        recovery_s=HEARTBEAT_S + recovery_seconds(made, laid, workload, fleet, plan),
+        recovery_s=HEARTBEAT_S + recovery_seconds(made, laid, workload),
         recovery="the lost tiles are planned over the others and computed again",
     )  # fmt: skip
     return Row(
@@ -166,12 +183,10 @@ def _ours(workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Pl
     )
 
 
-def recovery_seconds(
-    made: Plan, laid: PlanWork, workload: Workload, fleet: Fleet, plan: Callable[[Workload, Fleet], Plan], failures: int = 1
-) -> float:
+def recovery_seconds(made: Plan, laid: PlanWork, workload: Workload, failures: int = 1) -> float:
     """Seconds (executed cost) until the others have computed what ``failures`` devices were to: those that do most in the
-    longest level. Infinite where there are no others."""
-    if len(fleet.devices) <= failures:
+    longest level, whose others have nothing left to do. Infinite where there are no others."""
+    if len(laid.links) <= failures:
         return math.inf
     if not laid.kinds:
         return 0.0
@@ -180,19 +195,12 @@ def recovery_seconds(
     view, assignments = products_of(workload, made.assignments)
     owner = {name: assignment for assignment in assignments for name in assignment.gemms}
     products = {gemm.name: gemm for gemm in view.workload.gemms}
-    pieces: list[Gemm] = []
-    for name in kind.gemms:
+    busy = np.zeros(len(laid.links))
+    busy[lost] = np.inf
+    for name, columns in zip(kind.gemms, kind.columns, strict=True):
         tiles = owner[name].tiles
-        for tile in np.flatnonzero(np.isin(tiles.device, lost)).tolist():
-            r, c, k, g = (int(tiles.column(f"{axis}_stop")[tile] - tiles.column(f"{axis}_start")[tile]) for axis in AXES)
-            whole = replace(products[name], name=f"lost {len(pieces)}", level=0, window=None, join=Join.NONE, extents=())
-            pieces.append(replace(whole, shape=GemmShape(g, r, k, c)))
-    if not pieces:
-        return 0.0
-    gone = set(lost.tolist())
-    left = replace(fleet, devices=tuple(device for place, device in enumerate(fleet.devices) if place not in gone))
-    work = replace(
-        workload, gemms=tuple(pieces), levels=(Level(index=0, gemms=tuple(range(len(pieces))), live_bytes=0),),
-        server_operators=(), chains=(), parameters={}, notes=(),
-    )  # fmt: skip
-    return plan(work, left).predicted.levels_s
+        found = recut(products[name], tiles.select(np.isin(tiles.device, lost)), columns, busy)
+        if found.left:
+            return math.inf
+        busy = found.busy_s
+    return float(np.delete(busy, lost).max())
