@@ -2,9 +2,9 @@
 
     python -m benchmarks.replanning [--model opt-13b] [--devices 1000] [--losses 50]
 
-For a training step of 128 x 1024 tokens on preset `cleave`, server links unlimited (so that all devices take part): the lost tiles
-of the running level, for each kind of level and several devices lost alone (median and worst; bar 50 ms), and the rest of the plan
-for one of them (bar 2 s).
+For a training step of 128 x 1024 tokens on preset `cleave`, links unlimited (so that all take part): the lost tiles
+of the running level, for each kind of level and several devices lost alone (median and worst; bar 50 ms), and the rest of the
+plan for one of them (bar 2 s).
 """
 
 from __future__ import annotations
