@@ -90,7 +90,8 @@ def train(
         plan = make_plan(workload, fleet)
     else:
         require_same(plan, workload, fleet)
-    with Session(plan, step.imported, engine=engine_named("local", workers=workers), runtime=runtime) as session:
+    engine = engine_named("local", workers=workers)
+    with Session(plan, step.imported, engine=engine, runtime=runtime, reproducible=settings.reproducible) as session:
         result = Trainer(step, plan, session, batches, settings).run(duration, progress)
     if save_to is not None:
         write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))

@@ -53,7 +53,7 @@ def train_here(
     plan = random_plan(step.imported.workload, seed=plan_seed, keep=0.0)
     batches = batches_of(data, step.inputs, seed=settings.seed, shuffle=settings.shuffle)
     progress = silent if observe is None else lambda done, total, label: observe(done)
-    with Session(plan, step.imported, engine=InProcess()) as session:
+    with Session(plan, step.imported, engine=InProcess(), reproducible=settings.reproducible) as session:
         return Trainer(step, plan, session, batches, settings).run(duration, progress)
 
 
