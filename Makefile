@@ -6,7 +6,7 @@ LONG := .venv-long
 PIP := -m pip install --quiet --disable-pip-version-check
 REAL_MODELS := $(VENV)/real-models
 
-.PHONY: demo test test-long bench claims lint format clean
+.PHONY: demo digits test test-long bench claims lint format clean
 
 # The product with onnxruntime, for `make demo`.
 $(VENV)/.demo: pyproject.toml
@@ -33,6 +33,10 @@ $(LONG)/.ready: pyproject.toml
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m models.demo
+
+# A network trained on handwritten digits, over eight devices.
+digits: $(VENV)/.dev
+	@$(BIN)/python -m models.digits
 
 test: $(VENV)/.dev $(REAL_MODELS)/.installed
 	$(BIN)/python -m pytest -q -n 2 -m "not long"

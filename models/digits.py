@@ -72,9 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     shutil.copyfile(FLEET, OUT / "fleet.yaml")
     code, _ = show(
         (
-            "train", str(OUT / "digits.onnx"), "--dim", f"batch={BATCH}", "--fleet", str(OUT / "fleet.yaml"), "--data", str(OUT / "train.npz"),
-            "--loss", "cross-entropy", "--config", str(OUT / "settings.yaml"), "--steps", str(options.steps),
-            "--metrics", str(OUT / "metrics.jsonl"), "-o", str(OUT / "trained.onnx"),
+            "train", str(OUT / "digits.onnx"), "--dim", f"batch={BATCH}", "--fleet", str(OUT / "fleet.yaml"),
+            "--data", str(OUT / "train.npz"), "--loss", "cross-entropy", "--config", str(OUT / "settings.yaml"),
+            "--steps", str(options.steps), "--metrics", str(OUT / "metrics.jsonl"), "-o", str(OUT / "trained.onnx"),
         )
     )  # fmt: skip
     if code != 0:
