@@ -87,7 +87,7 @@ def train(
     batches = batches_of(data, step.inputs, seed=settings.seed, shuffle=settings.shuffle)
     workload = training_workload(step.imported.workload)
     if plan is None:
-        plan = make_plan(workload, fleet)
+        plan = make_plan(workload, fleet, without={"reuse"})  # engines send every piece to every tile
     else:
         require_same(plan, workload, fleet)
     engine = engine_named("local", workers=workers)

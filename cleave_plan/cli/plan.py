@@ -38,7 +38,7 @@ Examples:
   cleave-plan plan model.onnx --fleet fleet.yaml --sweep batch=1,8,64 -o knee.json
 """
 
-SWITCHES = ("chains", "inner", "level-joint", "server", "shared")
+SWITCHES = ("chains", "inner", "level-joint", "reuse", "server", "shared")
 
 
 @click.command(epilog=EPILOG, short_help="Plan one batch of a model over a fleet, with a bound and a gap.")
@@ -54,7 +54,8 @@ SWITCHES = ("chains", "inner", "level-joint", "server", "shared")
     multiple=True,
     type=click.Choice(SWITCHES),
     help="Switch a choice off. Repeatable. server: no GEMM stays on a server; shared: GEMMs that share an operand are not cut "
-    "as one; chains: nor is attention; inner: K is not cut; level-joint: GEMMs of a level do not share the fleet by groups.",
+    "as one; chains: nor is attention; inner: K is not cut; level-joint: GEMMs of a level do not share the fleet by groups; "
+    "reuse: devices keep nothing.",
 )
 @click.option(
     "--constraints", "constraints_file", metavar="FILE", type=input_file,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import TileCosts, Tiles, price, work_of
+from cleave_plan.cost.tile import Held, TileCosts, Tiles, price, work_of
 from cleave_plan.fleet.device import Fleet, Server
 from cleave_plan.workload.gemm import Gemm, Role
 
@@ -68,11 +68,21 @@ class LevelTime:
     binds: str
 
 
-def tiled_load(gemm: Gemm, tiles: Tiles, placement: Placement, devices: DeviceColumns, servers: Sequence[Server]) -> Load:
-    """The load of one GEMM computed by devices, and by the first server of ``placement`` where a tile is its own."""
+def tiled_load(
+    gemm: Gemm,
+    tiles: Tiles,
+    placement: Placement,
+    devices: DeviceColumns,
+    servers: Sequence[Server],
+    held: Held | None = None,
+) -> Load:
+    """The load of one GEMM computed by devices, and by the first server of ``placement`` where a tile is its own.
+
+    ``held``: what the devices hold already (:class:`Held`), one entry per tile.
+    """
     on_device = tiles.device < len(devices)
     sent = tiles.select(on_device)
-    costs = price(gemm, sent, devices)
+    costs = price(gemm, sent, devices, None if held is None else held.select(on_device))
     load = _moves(gemm, placement, len(devices), len(servers))
     down, up = float(costs.down_bytes.sum()), float(costs.up_bytes.sum())
     for server, share in zip(placement.servers, placement.shares, strict=True):
@@ -107,18 +117,20 @@ def server_seconds(gemm: Gemm, server: Server) -> float:
 def server_rate(gemm: Gemm, server: Server) -> float:
     """FLOP/s that ``server`` reaches on ``gemm`` or on any tile of it at the most.
 
-    Its rate, on a chain with the operators in between; on a product no more than its memory feeds, and no tile moves fewer
-    bytes for a FLOP than the whole (a convolution's input left out: a tile may skip what the whole is charged for).
+    Its rate, but no more than its memory feeds: no tile moves fewer bytes for a FLOP than the whole (of a chain, whose items
+    take their K and V along, with the operators in between; a convolution's input is left out: a tile may skip what the whole
+    is charged for).
     """
     rate, bandwidth = server.rate(gemm.dtype), server.memory_bandwidth_bytes_per_s
     if gemm.macs == 0:
         return rate
+    batch, m, k, n = gemm.shape
     if gemm.chain is None:
-        _, m, k, n = gemm.shape
         bits = k * n * gemm.b.bits + m * n * gemm.out_dtype.bits + (0 if gemm.window else m * k * gemm.a.bits)
         return min(rate, 2.0 * m * k * n * bandwidth / (bits / 8))
-    per_flop = gemm.chain.between_bytes / (2.0 * gemm.shape.k)
-    return 1 / (1 / rate + per_flop / bandwidth)
+    flop, rows = 2.0 * batch * m * k, batch * m
+    moved = gemm.a_bytes + gemm.b_bytes + gemm.out_bytes + rows * gemm.chain.scores_bytes
+    return flop / (max(flop / rate, moved / bandwidth) + rows * gemm.chain.between_bytes / bandwidth)
 
 
 def level_time(load: Load, fleet: Fleet) -> LevelTime:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.cost.tile import Held, Tiles, price
 from cleave_plan.workload.gemm import Gemm
 
 Ints = NDArray[np.int64]
@@ -41,9 +41,10 @@ class Phases:
         return len(self.tile)
 
 
-def phases_of(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> Phases:
-    """The phases of each of ``tiles`` (all of them on devices), those without any content left out."""
-    costs = price(gemm, tiles, devices)
+def phases_of(gemm: Gemm, tiles: Tiles, devices: DeviceColumns, held: Held | None = None) -> Phases:
+    """The phases of each of ``tiles`` (all of them on devices), those without any content left out; ``held``: what the
+    devices hold already."""
+    costs = price(gemm, tiles, devices, held)
     own = devices.take(tiles.device)
     if gemm.chain is not None:
         down, flop, up = _chain_shares(gemm, tiles, costs.a_bytes, costs.b_bytes, costs.flop, costs.up_bytes)

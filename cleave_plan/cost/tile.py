@@ -26,6 +26,9 @@ Memory of a tile = stream buffers (0.1*m) + the least of the kept operand's byte
 r*k*b_a (or the region), k*c*b_b, r*c*b_acc. A device can take part only if one row and one column of whole depth fit
 its stream buffers: k*(b_a + b_b) <= 0.1*m.
 
+What a device holds already (:class:`Held`) is not sent: a and b above are what is left to send. Pieces that are held take
+memory all the time, so 0.9*m - resident is left for a tile, and a tile needs room only for what is not resident.
+
 All functions work on whole columns of tiles; scalars broadcast. Units: bytes, FLOP, seconds.
 """
 
@@ -85,6 +88,28 @@ class Tiles:
         """One column by its JSON name."""
         column: Ints = getattr(self, name)
         return column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Held:
+    """Columns over tiles: what a tile's device holds of its operands.
+
+    ``a_bytes``, ``b_bytes``: bytes (of all batch items) that are not sent. ``a_item``, ``b_item``: bytes of one batch item of
+    the operand that lie in resident memory while the tile runs. ``resident``: all that the device keeps, in bytes.
+    """
+
+    a_bytes: Floats
+    b_bytes: Floats
+    a_item: Floats
+    b_item: Floats
+    resident: Floats
+
+    def select(self, chosen: NDArray[np.bool_]) -> Held:
+        """The entries where ``chosen`` is true."""
+        return Held(
+            a_bytes=self.a_bytes[chosen], b_bytes=self.b_bytes[chosen], a_item=self.a_item[chosen], b_item=self.b_item[chosen],
+            resident=self.resident[chosen],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -193,11 +218,19 @@ def _chain_executed(form: ChainForm, tiles: Tiles, a_s: Floats, b_s: Floats, flo
     return np.asarray((b_s + others + last) / g)
 
 
-def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
-    """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet)."""
+def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns, held: Held | None = None) -> TileCosts:
+    """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet).
+
+    ``held``: what the devices hold already, one entry per tile (None: nothing); ``a_bytes`` and ``b_bytes`` of the answer are
+    what is sent.
+    """
     work = work_of(gemm, tiles)
     a, b, up, flop, kept_bytes = work.a_bytes, work.b_bytes, work.up_bytes, work.flop, work.kept_bytes
     own = devices.take(tiles.device)
+    room = (1 - STREAM_SHARE) * own.memory
+    if held is not None:
+        a, b, room = a - held.a_bytes, b - held.b_bytes, room - held.resident
+        kept_bytes = kept_bytes - np.stack([held.a_item, held.b_item, 0.0 * held.a_item])
     down_s, up_s, flop_s = (a + b) / own.downlink, up / own.uplink, flop / own.rate(flop)
     executed: Floats = np.stack([
         a / own.downlink + np.maximum(np.maximum(b / own.downlink, flop_s), up_s),
@@ -206,7 +239,7 @@ def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns) -> TileCosts:
     ])  # fmt: skip
     if gemm.chain is not None:
         executed[1] = _chain_executed(gemm.chain, tiles, a / own.downlink, b / own.downlink, np.asarray(flop_s), np.asarray(up_s))
-    executed[kept_bytes > (1 - STREAM_SHARE) * own.memory] = np.inf
+    executed[kept_bytes > room] = np.inf
     kept = np.where(np.isinf(executed).all(axis=0), 3, executed.argmin(axis=0))
     return TileCosts(
         a_bytes=a, b_bytes=b, up_bytes=up, flop=flop,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from cleave_plan.kernels.arrays import Array
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
+from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 
 
@@ -56,6 +58,7 @@ class Session:
         if reproducible:
             placed = on_grid(placed, self._imported.workload)
         self._load = device_load(placed.values())
+        self._notes = sent_again(plan)
         self._engine = LocalEngine(workers) if engine is None else engine
         self._started = False
         try:
@@ -74,7 +77,8 @@ class Session:
         if self._load and not self._started:
             self._engine.start(self._load)
             self._started = True
-        return self._walk.run(values, workers=len(self._engine.processes))
+        result = self._walk.run(values, workers=len(self._engine.processes))
+        return replace(result, notes=(*result.notes, *self._notes))
 
     @property
     def workload(self) -> Workload:
@@ -129,6 +133,18 @@ def run(
         plan, model_path, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
     ) as session:
         return session.run(inputs)
+
+
+def sent_again(plan: Plan) -> tuple[str, ...]:
+    """The note on a plan whose devices keep what they were sent, where it is run: engines send every piece to every tile."""
+    told = plan.predicted
+    if told.spared_bytes <= 0:
+        return ()
+    size = format_value(told.spared_bytes, Unit.BYTES)
+    spared = f"devices keep nothing in a run: the {size} a batch that the plan spares are sent"
+    if told.first_batch_s == told.batch_s:
+        return (f"{spared} too, and the plan's times are of devices that keep them",)
+    return (f"{spared} too, as in the plan's first batch ({format_value(told.first_batch_s, Unit.SECONDS)})",)
 
 
 def device_load(placed: Iterable[Placed]) -> dict[str, float]:

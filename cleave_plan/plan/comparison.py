@@ -17,7 +17,10 @@ from cleave_plan.workload.joined import View
 TOLERANCE = 1e-9
 """Relative difference that the order of additions may cause; anything larger is another number."""
 
-_TOTALS = ("levels_s", "ideal_levels_s", "server_operators_s", "batch_s", "downlink_bytes", "uplink_bytes")
+_TOTALS = (
+    "levels_s", "ideal_levels_s", "server_operators_s", "batch_s", "first_batch_s", "downlink_bytes", "uplink_bytes",
+    "spared_bytes",
+)  # fmt: skip
 
 
 def same(first: float, second: float, *, scale: float = 0.0) -> bool:
@@ -35,13 +38,16 @@ def compare(predicted: Predicted, view: View, devices: Sequence[Device], figures
     used = len(figures.device_memory_bytes)
     yield from _figure("$.predicted.devices_used", predicted.devices_used, used)
     yield from _figure("$.predicted.devices_total", predicted.devices_total, len(devices))
-    for name in ("device_memory_bytes", "server_memory_bytes"):
+    if predicted.tokens != view.original.tokens:
+        sentence = f"the plan says {predicted.tokens}, the model adds {view.original.tokens}"
+        yield Finding(code=Code.FIGURE, where="$.predicted.tokens", sentence=sentence)
+    for name in ("device_memory_bytes", "device_kept_bytes", "server_memory_bytes"):
         yield from _mapping(f"$.predicted.{name}", getattr(predicted, name), getattr(figures, name))
     yield from _certificate(predicted, figures)
     level_findings = list(_levels(predicted.levels, view, figures.levels))
     yield from level_findings
     if not level_findings:
-        yield from _level_figures(predicted.levels, devices, figures.levels)
+        yield from _level_figures(predicted.levels, devices, figures.levels, tied=bool(figures.device_kept_bytes))
 
 
 def _figure(where: str, stated: float, found: float, *, scale: float = 0.0) -> Iterator[Finding]:
@@ -124,13 +130,17 @@ def _classes(workload: Workload, level: Level) -> Counter[ClassKey]:
     return Counter(workload.gemms[index].class_key for index in level.gemms)
 
 
-def _level_figures(reports: Sequence[LevelReport], devices: Sequence[Device], levels: Sequence[LevelTimes]) -> Iterator[Finding]:
+def _level_figures(
+    reports: Sequence[LevelReport], devices: Sequence[Device], levels: Sequence[LevelTimes], *, tied: bool
+) -> Iterator[Finding]:
+    """``tied``: levels share memory for what is kept; the bound of one is then its part of the bound of all."""
     place_of = {device.name: place for place, device in enumerate(devices)}
     for place, report in enumerate(reports):
         where, times = f"$.predicted.levels[{place}]", levels[report.index]
         yield from _figure(f"{where}.ideal_s", report.ideal_s, times.ideal_s)
         yield from _figure(f"{where}.executed_s", report.executed_s, times.executed_s)
-        yield from _bound(f"{where}.bound_s", report.bound_s, times.ideal_s)
+        if not tied:
+            yield from _bound(f"{where}.bound_s", report.bound_s, times.ideal_s)
         if not _binds(report.binds, times, place_of):
             sentence = f"{report.binds!r} does not take the level's time by either cost"
             yield Finding(code=Code.FIGURE, where=f"{where}.binds", sentence=sentence)

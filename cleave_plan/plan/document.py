@@ -19,6 +19,9 @@ INT64_MAX = 2**63 - 1
 COLUMNS = ("device", *BOX)
 """Names of the tile columns, in the order of the file."""
 
+HELD = ("held_a", "held_b")
+"""Names of the columns that say what tiles find on their devices; they may be empty."""
+
 
 def _text(description: str, pattern: str | None = None) -> Meta:
     return Meta(description=description, pattern=pattern)
@@ -129,6 +132,14 @@ class AssignmentDocument(_Document):
     k_stop: Annotated[tuple[Stop, ...], _stops("K")]
     batch_start: Annotated[tuple[Index, ...], _starts("the batch axis")]
     batch_stop: Annotated[tuple[Stop, ...], _stops("the batch axis")]
+    held_a: Annotated[
+        tuple[Index, ...],
+        _of(
+            "Column, or empty for nothing: for how many rows of its piece of A each tile finds on its device what the device had "
+            "of them before."
+        ),
+    ] = ()
+    held_b: Annotated[tuple[Index, ...], _of("The same for so many columns of its piece of B.")] = ()
 
 
 class LevelDocument(_Document):
@@ -147,6 +158,14 @@ class PredictedDocument(_Document):
     """What the plan is predicted to take, and its certificate."""
 
     batch_s: Annotated[float, _amount("Time of one batch: levels_s + server_operators_s.", "second")]
+    first_batch_s: Annotated[
+        float,
+        _amount(
+            "Time of the first batch, in which devices are sent what they then keep; batch_s where nothing stays from batch to "
+            "batch.",
+            "second",
+        ),
+    ]
     levels_s: Annotated[float, _amount("Time of all levels by executed cost.", "second")]
     server_operators_s: Annotated[float, _amount("Time of the operators between the levels, on the first server.", "second")]
     ideal_levels_s: Annotated[float, _amount("Time of all levels by ideal cost.", "second")]
@@ -170,6 +189,12 @@ class PredictedDocument(_Document):
     uplink_bytes: Annotated[float, _amount("Bytes received from devices in one batch.", "byte")]
     server_memory_bytes: Annotated[dict[str, Bytes], _of("Memory needed on each server, by name.")]
     device_memory_bytes: Annotated[dict[str, Bytes], _of("Most memory needed at one time on each device that is used, by name.")]
+    spared_bytes: Annotated[float, _amount("Bytes that devices are not sent in one batch because they hold them.", "byte")]
+    device_kept_bytes: Annotated[dict[str, Bytes], _of("Memory that kept pieces take on each device that keeps any, by name.")]
+    tokens: Annotated[
+        Annotated[int, _count("Tokens of one batch.", "token", least=1)] | None,
+        _of("Tokens that one batch adds, one for each sequence, where the model is a decoding step; null for any other."),
+    ]
 
 
 class SolverDocument(_Document):

@@ -37,6 +37,8 @@ class Code(StrEnum):
     """Something is computed by several tiles."""
     OUTSIDE = "outside"
     """A tile reaches beyond its GEMM."""
+    HELD = "held"
+    """A tile finds more on its device than its piece of an operand, or what the device cannot have had before."""
     DEVICE_MEMORY = "device-memory"
     """A tile does not fit its device."""
     SMALLEST_TILE = "smallest-tile"

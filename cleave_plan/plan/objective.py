@@ -16,6 +16,9 @@ out; such a tile crosses no link between server and devices, and leaves the move
 a server computes of a chain moves its scores besides, and the bytes of the operators between its products come on top of
 the maximum; in every plan that has a chain these operators are left out of the others.
 
+What a device holds it is not sent (:mod:`cleave_plan.plan.keeping`); its tiles have the memory that its kept pieces leave.
+All figures are those of a batch after the first, whose time stands apart.
+
 Nothing here comes from the planner; tiles are priced by :mod:`cleave_plan.plan.repricing`.
 """
 
@@ -30,6 +33,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import Floats
 from cleave_plan.fleet.device import Device, Server
+from cleave_plan.plan.keeping import Keeping
 from cleave_plan.plan.plan import Assignment, Mode
 from cleave_plan.plan.repricing import GemmPrice, price_gemm
 from cleave_plan.workload.gemm import ClassKey, Gemm, Join, Role
@@ -38,6 +42,9 @@ from cleave_plan.workload.joined import View, view_of_groups
 
 PARTIAL_SUM_BYTES = 12
 """Memory traffic of adding one partial sum: read the sum, read the addend, write the sum, 4 bytes each."""
+
+
+_Kind = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,9 +68,12 @@ class Figures:
     ideal_levels_s: float
     server_operators_s: float
     batch_s: float
+    first_batch_s: float
     downlink_bytes: float
     uplink_bytes: float
+    spared_bytes: float
     device_memory_bytes: Mapping[str, float]
+    device_kept_bytes: Mapping[str, float]
     server_memory_bytes: Mapping[str, float]
 
 
@@ -116,37 +126,64 @@ class Recount:
         self._first = servers[0].name
         self._place = {name: place for place, assignment in enumerate(self._assignments) for name in assignment.gemms}
         self._class: dict[ClassKey, int] = {key: place for place, key in enumerate(self._workload.classes())}
-        self._prices: dict[tuple[int, int], GemmPrice] = {}
-        self._kinds: dict[tuple[tuple[int, int], ...], LevelTimes] = {}
+        self._keeping = Keeping(self._workload, self._assignments)
+        self._first_batch = False
+        self._prices: dict[_Kind, GemmPrice] = {}
+        self._kinds: dict[tuple[_Kind, ...], LevelTimes] = {}
 
     def price(self, gemm: Gemm) -> GemmPrice:
         """The price of ``gemm`` under its assignment (all zeros in server mode)."""
         key = self._kind(gemm)
         if key not in self._prices:
             assignment = self._assignment(gemm)
-            self._prices[key] = price_gemm(gemm, assignment.tiles, self._devices, self._servers[assignment.server])
+            holds = self._keeping.holds(gemm, first_batch=self._first_batch)
+            self._prices[key] = price_gemm(
+                gemm, assignment.tiles, self._devices, self._servers[assignment.server], holds, self._keeping.resident
+            )
         return self._prices[key]
+
+    def from_nowhere(self) -> list[tuple[int, str, str]]:
+        """Assignments (by place) whose tiles find an operand that their devices never had, with the operand and a GEMM's name."""
+        return list(self._keeping.from_nowhere())
+
+    def kept_bytes(self) -> Floats:
+        """Memory that kept pieces take on each device."""
+        kept = np.zeros(len(self._devices))
+        for place, size in self._keeping.resident.items():
+            kept[place] = size
+        return kept
 
     def figures(self) -> Figures:
         """All figures; raises MissingFigureError when the fleet lacks a FLOP/s figure that they need."""
         gemms = self._workload.gemms
-        levels = tuple(self._level([gemms[index] for index in level.gemms]) for level in self._workload.levels)
-        levels_s = math.fsum(level.executed_s for level in levels)
+        levels = self._levels()
+        levels_s = first_s = math.fsum(level.executed_s for level in levels)
+        if self._keeping.resident and not self._workload.training:
+            self._first_batch = True
+            first_s = math.fsum(level.executed_s for level in self._levels())
+            self._first_batch = False
         operators_s = self._operators_s()
         return Figures(
             levels=levels, levels_s=levels_s, ideal_levels_s=math.fsum(level.ideal_s for level in levels),
             server_operators_s=operators_s, batch_s=levels_s + operators_s,
+            first_batch_s=first_s + operators_s,
             downlink_bytes=math.fsum(self.price(gemm).down_bytes for gemm in gemms),
             uplink_bytes=math.fsum(self.price(gemm).up_bytes for gemm in gemms),
+            spared_bytes=math.fsum(self.price(gemm).spared_bytes for gemm in gemms),
             device_memory_bytes=self._device_memory(), server_memory_bytes=self._server_memory(),
+            device_kept_bytes={self._devices[place].name: size for place, size in self._keeping.resident.items()},
         )  # fmt: skip
+
+    def _levels(self) -> tuple[LevelTimes, ...]:
+        gemms = self._workload.gemms
+        return tuple(self._level([gemms[index] for index in level.gemms]) for level in self._workload.levels)
 
     def _assignment(self, gemm: Gemm) -> Assignment:
         return self._assignments[self._place[gemm.name]]
 
-    def _kind(self, gemm: Gemm) -> tuple[int, int]:
-        """GEMMs of one kind (assignment and class) have one price."""
-        return (self._place[gemm.name], self._class[gemm.class_key])
+    def _kind(self, gemm: Gemm) -> _Kind:
+        """GEMMs of one kind (assignment, class and assignments of those whose pieces they read) have one price in a batch."""
+        return (self._first_batch, self._place[gemm.name], self._class[gemm.class_key], *self._keeping.kind(gemm))
 
     def _level(self, gemms: Sequence[Gemm]) -> LevelTimes:
         kind = tuple(sorted(self._kind(gemm) for gemm in gemms))
@@ -198,10 +235,11 @@ class Recount:
         return math.fsum(op.bytes / bandwidth for op in self._workload.server_operators if op.bytes is not None)
 
     def _device_memory(self) -> dict[str, float]:
-        """The most that any tile needs on each device that has one."""
+        """The most that any tile needs on each device that has one, beside all that the device keeps."""
         most = np.zeros(len(self._devices))
         for gemm in self._workload.gemms:
             most = np.maximum(most, self.price(gemm).memory_bytes)
+        most += self.kept_bytes()
         return {device.name: float(need) for device, need in zip(self._devices, most, strict=True) if need > 0}
 
     def _server_memory(self) -> dict[str, float]:

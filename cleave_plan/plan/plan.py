@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cleave_plan.cost.tile import Tiles
+import numpy as np
+
+from cleave_plan.cost.tile import Ints, Tiles
 
 SCHEMA_VERSION = 1
 
@@ -37,6 +39,10 @@ class SolverStatus(StrEnum):
     TIME_LIMITED = "time-limited"
 
 
+def _nothing() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assignment:
     """One decision: ``gemms`` (names) are cut by ``tiles`` (empty in server mode).
@@ -48,6 +54,10 @@ class Assignment:
     GEMMs that share an operand or a result may be cut as one (:mod:`cleave_plan.workload.joined`): then each ``joined``
     names in a row are one such product, its members one after the other along ``join_axis`` ("n" or "k"; "chain" for
     attention as one piece of work), and the tiles are boxes of that product.
+
+    ``held_a``, ``held_b``: columns like those of ``tiles`` (empty: all 0): of so many rows of its piece of A, and of so many
+    columns of its piece of B, does a tile find on its device what that had of them before
+    (:mod:`cleave_plan.workload.reuse`). It is not sent again, and takes memory.
     """
 
     class_name: str
@@ -59,6 +69,13 @@ class Assignment:
     joined: int = 1
     join_axis: str = ""
     tiles: Tiles
+    held_a: Ints = field(default_factory=_nothing)
+    held_b: Ints = field(default_factory=_nothing)
+
+    @property
+    def finds(self) -> bool:
+        """Whether any tile finds something on its device."""
+        return bool(self.held_a.any() or self.held_b.any())
 
     def products(self) -> list[tuple[str, ...]]:
         """The names of each product's members."""
@@ -85,10 +102,14 @@ class LevelReport:
 class Predicted:
     """What the plan is predicted to take, in seconds, and its certificate.
 
-    Devices and bytes to and from them leave out the tiles that servers compute themselves.
+    Devices and bytes to and from them leave out the tiles that servers compute themselves. Where devices keep frozen operands
+    from batch to batch all figures are those of a batch after the first, which takes ``first_batch_s``; else that is
+    ``batch_s``. ``spared_bytes``: what devices are not sent because they hold it; ``device_kept_bytes``: what each keeps.
+    ``tokens``: how many a batch adds, where the model is a decoding step.
     """
 
     batch_s: float
+    first_batch_s: float
     levels_s: float
     server_operators_s: float
     ideal_levels_s: float
@@ -104,6 +125,9 @@ class Predicted:
     uplink_bytes: float
     server_memory_bytes: Mapping[str, float]
     device_memory_bytes: Mapping[str, float]
+    spared_bytes: float
+    device_kept_bytes: Mapping[str, float]
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

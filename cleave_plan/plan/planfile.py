@@ -20,7 +20,7 @@ import numpy as np
 from cleave_plan.atomic import replace_file
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
-from cleave_plan.plan.document import COLUMNS, AssignmentDocument, PlanDocument
+from cleave_plan.plan.document import COLUMNS, HELD, AssignmentDocument, PlanDocument
 from cleave_plan.plan.plan import SCHEMA_VERSION, Assignment, Constraint, LevelReport, Plan, Predicted, Reference, SolverReport
 from cleave_plan.plan.planfile_checks import check_document, decode_error, fault, ints
 
@@ -121,6 +121,7 @@ def _plan(document: PlanDocument) -> Plan:
 def _assignment(document: AssignmentDocument) -> Assignment:
     parts = _shallow(document)
     tiles = Tiles(**{name: ints(parts.pop(name)) for name in COLUMNS})
+    parts |= {name: ints(parts[name]) for name in HELD}
     return Assignment(**parts, tiles=tiles)
 
 
@@ -145,8 +146,9 @@ def _builtins(plan: Plan, where: str) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Assignment):
-        parts = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != "tiles"}
-        return parts | {name: value.tiles.column(name).tolist() for name in COLUMNS}
+        held = {"held_a": value.held_a.tolist(), "held_b": value.held_b.tolist()}
+        parts = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name not in ("tiles", *HELD)}
+        return parts | {name: value.tiles.column(name).tolist() for name in COLUMNS} | held
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import Ints
 from cleave_plan.errors import InputFileError
-from cleave_plan.plan.document import COLUMNS, AssignmentDocument, PlanDocument
+from cleave_plan.plan.document import COLUMNS, HELD, AssignmentDocument, PlanDocument
 from cleave_plan.plan.plan import Mode, SolverStatus
 
 REMEDY = "undo the edit, or write the plan again with `cleave-plan plan`"
@@ -96,6 +96,10 @@ def _check_columns(assignment: AssignmentDocument, devices: int, where: str, pat
         entries = len(getattr(assignment, name))
         if entries != length:
             raise fault(where, f"{path}.{name}", f"a column of {entries} entries", f"{length} entries, as device has")
+    for name in HELD:
+        entries = len(getattr(assignment, name))
+        if entries not in (0, length):
+            raise fault(where, f"{path}.{name}", f"a column of {entries} entries", f"none, or {length} as device has")
     beyond = np.flatnonzero(ints(assignment.device) > devices)
     if beyond.size:
         place = int(beyond[0])

@@ -8,7 +8,7 @@ disagreement. It is meant to be read beside those formulas, not to be fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -17,6 +17,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import Floats, Tiles
 from cleave_plan.fleet.device import Device, Server
+from cleave_plan.plan.keeping import TileHold
 from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ConvWindow, Gemm
 
@@ -59,6 +60,8 @@ class TilePrice:
 class GemmPrice:
     """One GEMM under one assignment: sums over its tiles; the columns have one entry per device of the fleet.
 
+    ``down_bytes`` is what is sent, ``spared_bytes`` what is not because devices hold it.
+
     ``ideal_s`` and ``executed_s``: seconds of each device's tiles, one after the other; ``memory_bytes``: the most that
     one of its tiles needs (0 for a device without tiles). ``buffer_bytes``: one row and one column of whole depth, what
     the stream buffers of every device that takes part must hold. Tiles that the server computes itself are in
@@ -73,10 +76,23 @@ class GemmPrice:
     partial_sums: int
     buffer_bytes: float
     server_s: float
+    spared_bytes: float
 
 
-def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device], server: Server) -> GemmPrice:
+NOTHING = TileHold()
+
+
+def price_gemm(
+    gemm: Gemm,
+    tiles: Tiles,
+    devices: Sequence[Device],
+    server: Server,
+    holds: Sequence[TileHold] | None = None,
+    resident: Mapping[int, float] | None = None,
+) -> GemmPrice:
     """Price ``tiles`` of ``gemm``; ``tiles.device`` indexes ``devices``, one past the last of them is ``server``.
+
+    ``holds``: what each tile's device holds of its operands; ``resident``: bytes that devices keep, by place.
 
     Raises MissingFigureError when a device, or the server where it has a tile, lacks a FLOP/s figure for the GEMM's dtype.
     """
@@ -88,11 +104,13 @@ def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device], server: Serv
     columns = (tiles.m_start, tiles.m_stop, tiles.n_start, tiles.n_stop, tiles.k_start, tiles.k_stop)
     items = (tiles.batch_stop - tiles.batch_start).tolist()
     boxes = zip(*(column.tolist() for column in columns), strict=True)
-    for place, box, batch in zip(tiles.device.tolist(), boxes, items, strict=True):
+    spared: list[float] = []
+    for place, box, batch, hold in zip(tiles.device.tolist(), boxes, items, holds or [NOTHING] * len(tiles), strict=True):
         if place == len(devices):
             own_s.append(server_tile_s(gemm, box, batch, server))
             continue
-        price = price_tile(gemm, box, batch, devices[place])
+        price = price_tile(gemm, box, batch, devices[place], hold, (resident or {}).get(place, 0.0))
+        spared.append(_spared_bytes(gemm, hold))
         ideal[place] += price.ideal_s
         executed[place] += price.executed_s
         memory[place] = max(memory[place], price.memory_bytes)
@@ -103,33 +121,45 @@ def price_gemm(gemm: Gemm, tiles: Tiles, devices: Sequence[Device], server: Serv
         ideal_s=ideal, executed_s=executed, memory_bytes=memory,
         down_bytes=math.fsum(down), up_bytes=math.fsum(up), partial_sums=partial_sums,
         buffer_bytes=_buffer_bytes(gemm), server_s=math.fsum(own_s),
+        spared_bytes=math.fsum(spared),
     )  # fmt: skip
 
 
-def price_tile(gemm: Gemm, box: tuple[int, ...], batch: int, device: Device) -> TilePrice:
-    """Price one tile ``box`` of ``batch`` batch items on ``device``; the box is as in :func:`tile_work`."""
+def price_tile(
+    gemm: Gemm, box: tuple[int, ...], batch: int, device: Device, hold: TileHold = NOTHING, resident: float = 0.0
+) -> TilePrice:
+    """Price one tile ``box`` of ``batch`` batch items on ``device``; the box is as in :func:`tile_work`.
+
+    ``hold``: what the device holds of the operands, and ``resident``, bytes of all that it keeps.
+    """
     work = tile_work(gemm, box, batch)
-    a_s = batch * work.a_item / device.downlink_bytes_per_s
-    b_s = batch * work.b_item / device.downlink_bytes_per_s
+    a_sent = batch * work.a_item - hold.a_spared * gemm.a.bits / 8
+    b_sent = batch * work.b_item - hold.b_spared * gemm.b.bits / 8
+    a_s, b_s = a_sent / device.downlink_bytes_per_s, b_sent / device.downlink_bytes_per_s
     up_s = work.up_bytes / device.uplink_bytes_per_s
     flop_s = work.flop / (device.rate(gemm.a.dtype) * _fraction(device, work.flop))
 
-    room = (1 - STREAM_SHARE) * device.memory_bytes
+    room = (1 - STREAM_SHARE) * device.memory_bytes - resident
     if gemm.chain is not None:
         result_s = batch * gemm.chain.out_item_bytes / device.uplink_bytes_per_s
         kept = [(float(gemm.chain.held_bytes), _item_after_item(a_s, b_s, flop_s, up_s - result_s, result_s, batch))]
     else:
         kept = [
-            (work.a_item, a_s + max(b_s, flop_s, up_s)),
-            (work.b_item, b_s + max(a_s, flop_s, up_s)),
+            (work.a_item - hold.a_there * gemm.a.bits / 8, a_s + max(b_s, flop_s, up_s)),
+            (work.b_item - hold.b_there * gemm.b.bits / 8, b_s + max(a_s, flop_s, up_s)),
             (work.c_item, max(a_s + b_s, flop_s) + up_s),
         ]
     return TilePrice(
-        down_bytes=batch * (work.a_item + work.b_item), up_bytes=work.up_bytes, partial_sums=work.partial_sums,
+        down_bytes=a_sent + b_sent, up_bytes=work.up_bytes, partial_sums=work.partial_sums,
         memory_bytes=STREAM_SHARE * device.memory_bytes + min(size for size, _ in kept),
         ideal_s=device.latency_s + max(a_s + b_s, flop_s, up_s),
         executed_s=device.latency_s + min((seconds for size, seconds in kept if size <= room), default=math.inf),
     )  # fmt: skip
+
+
+def _spared_bytes(gemm: Gemm, hold: TileHold) -> float:
+    """Bytes that a tile's device is not sent."""
+    return hold.a_spared * gemm.a.bits / 8 + hold.b_spared * gemm.b.bits / 8
 
 
 def server_tile_s(gemm: Gemm, box: tuple[int, ...], batch: int, server: Server) -> float:

@@ -7,7 +7,8 @@ Proved, in this order, each fault a :class:`~cleave_plan.plan.finding.Finding` w
 2. every GEMM of the model is in exactly one assignment, and no other;
 3. the tiles of each assignment, the server's own among them, cover batch x M x N x K exactly
    (:mod:`cleave_plan.plan.cover`);
-4. every tile fits its device, every server holds what is placed on it;
+4. every tile fits its device beside what the device keeps, what tiles find there is a piece that the device had before
+   (:mod:`cleave_plan.plan.keeping`), every server holds what is placed on it;
 5. every figure of ``predicted`` is what :mod:`cleave_plan.plan.objective` makes of the tiles, to 1e-9 relative, and the
    bound does not exceed the plan's own time;
 6. the constraints that the plan was made under hold (:mod:`cleave_plan.plan.obedience`).
@@ -58,6 +59,7 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     for place, assignment in enumerate(plan.assignments):
         broken += _servers(assignment, plan.server_names, f"$.assignments[{place}]")
         broken += _boxes(assignment.tiles, len(plan.device_names), f"$.assignments[{place}]")
+        broken += _held_pieces(assignment, len(plan.device_names), f"$.assignments[{place}]")
     counts = {"gemms": len(gemms), "tiles": sum(len(assignment.tiles) for assignment in plan.assignments)}
     if broken:
         return Verdict(findings=(*identity, *broken), figures=None, **counts)
@@ -75,7 +77,7 @@ def verify(plan: Plan, workload: Workload, fleet: Fleet) -> Verdict:
     figures = recount.figures()
     memory = [*_device_memory(assignments, gemms, fleet.devices, recount), *_server_memory(servers, figures)]
     obeyed = obedience(plan, view.workload, assignments, fleet, figures)
-    findings = [*identity, *cover, *memory, *obeyed]
+    findings = [*identity, *cover, *_held_from_nowhere(recount), *memory, *obeyed]
     if not cover:  # the times of tiles that do not add up to the work would only bury the reason
         findings += compare(plan.predicted, view, fleet.devices, figures)
     return Verdict(findings=tuple(findings), figures=figures, **counts)
@@ -118,6 +120,30 @@ def _boxes(tiles: Tiles, devices: int, where: str) -> Iterator[Finding]:
         if empty.size:
             sentence = f"tile {int(empty[0])} is empty along {axis}: its stop is not above its start"
             yield Finding(code=Code.TILE, where=f"{where}.{axis}_stop[{int(empty[0])}]", sentence=sentence)
+
+
+def _held_pieces(assignment: Assignment, devices: int, where: str) -> Iterator[Finding]:
+    """Columns that are not one count for each tile, within its piece, and nothing for the server's own tiles."""
+    tiles = assignment.tiles
+    for name, axis, held in (("held_a", "m", assignment.held_a), ("held_b", "n", assignment.held_b)):
+        if len(held) == 0:
+            continue
+        if len(held) != len(tiles):
+            sentence = f"{name} has {len(held)} entries for {len(tiles)} tiles"
+            yield Finding(code=Code.HELD, where=f"{where}.{name}", sentence=sentence)
+            return
+        most = np.where(tiles.device < devices, tiles.column(f"{axis}_stop") - tiles.column(f"{axis}_start"), 0)
+        bad = np.flatnonzero((held < 0) | (held > most))
+        if bad.size:
+            place = int(bad[0])
+            sentence = f"tile {place} finds {int(held[place])} along {axis}, of which it reads {int(most[place])}"
+            yield Finding(code=Code.HELD, where=f"{where}.{name}[{place}]", sentence=sentence)
+
+
+def _held_from_nowhere(recount: Recount) -> Iterator[Finding]:
+    for place, side, name in recount.from_nowhere():
+        sentence = f"operand {side.upper()} of {name!r} is found on devices, but it changes and nothing read it before"
+        yield Finding(code=Code.HELD, where=f"$.assignments[{place}].held_{side}", sentence=sentence)
 
 
 def _covers(assignments: Sequence[Assignment], gemms: Mapping[str, Gemm]) -> Iterator[Finding]:
@@ -169,15 +195,16 @@ def flaw_finding(flaw: Flaw, name: str, shape: GemmShape, where: str) -> Finding
 def _device_memory(
     assignments: Sequence[Assignment], gemms: Mapping[str, Gemm], devices: Sequence[Device], recount: Recount
 ) -> Iterator[Finding]:
-    """Each tile beside the stream buffers, and one row and one column of whole depth in them."""
+    """Each tile beside stream buffers and kept pieces, and one row and one column of whole depth in the buffers."""
     memory = np.array([device.memory_bytes for device in devices])
+    left = memory - recount.kept_bytes()
     for place, assignment in enumerate(assignments):
         where = f"$.assignments[{place}]"
         classes = {gemms[name].class_key: gemms[name] for name in reversed(assignment.gemms)}
         for gemm in classes.values():
             price = recount.price(gemm)
             limits = _Limits(where=where, gemm=gemm.name, devices=devices)
-            yield from limits.check(Code.DEVICE_MEMORY, "a tile of", price.memory_bytes, memory)
+            yield from limits.check(Code.DEVICE_MEMORY, "a tile of", price.memory_bytes, left)
             buffers = np.where(price.memory_bytes > 0, price.buffer_bytes, 0.0)
             yield from limits.check(
                 Code.SMALLEST_TILE, "in stream buffers, one row and one column of", buffers, STREAM_SHARE * memory
@@ -197,7 +224,7 @@ class _Limits:
         beyond = np.flatnonzero(need > limit * (1 + TOLERANCE))
         if not beyond.size:
             return
-        worst = int(beyond[np.argmax(need[beyond] / limit[beyond])])
+        worst = int(beyond[np.argmax(need[beyond] - limit[beyond])])
         more = f" (and {beyond.size - 1} more devices are short)" if beyond.size > 1 else ""
         required, available = format_value(float(need[worst]), Unit.BYTES), format_value(float(limit[worst]), Unit.BYTES)
         sentence = f"{what} {self.gemm!r} needs {required} on device {self.devices[worst].name}, which has {available}{more}"

@@ -47,7 +47,10 @@ def level_classes(workload: Workload) -> list[LevelClass]:
 
 @dataclass(kw_only=True)
 class Candidates:
-    """Everything that stage 1 finds; ``columns`` are the fleet's figures for each element type in use."""
+    """Everything that stage 1 finds; ``columns`` are the fleet's figures for each element type in use.
+
+    ``prepared``: options of parts (level class, place) that need no search.
+    """
 
     view: View
     fleet: Fleet
@@ -59,7 +62,9 @@ class Candidates:
     choices: list[Choice] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
     columns: dict[DType, DeviceColumns] = field(default_factory=dict)
+    prepared: dict[tuple[int, int], list[Option]] = field(default_factory=dict)
     _options: dict[tuple[ClassKey, int, bool], list[Option]] = field(default_factory=dict)
+    _spots: list[Placement] = field(default_factory=list)
 
     @property
     def workload(self) -> Workload:
@@ -89,7 +94,7 @@ class Candidates:
         allowed = [server for server in self.fleet.servers if self.rules.allows_server(gemm, server.name)]
         return sum(sorted((server_rate(gemm, server) for server in allowed), reverse=True)[:copies])
 
-    def _paces(self, parts: Sequence[Part], count: int) -> list[float]:
+    def paces(self, parts: Sequence[Part], count: int) -> list[float]:
         """FLOP/s of all servers together for each of ``parts`` of a level of ``count`` GEMMs."""
         paces = np.zeros((len(parts), len(self.fleet.servers)))
         for place, part in enumerate(parts):
@@ -103,7 +108,7 @@ class Candidates:
         """Whether servers may compute some of ``gemm``."""
         return self.server_allowed and Mode.SERVER in self.rules.modes(gemm)
 
-    def _server_kinds(self, gemm: Gemm) -> list[tuple[int, ...]]:
+    def server_kinds(self, gemm: Gemm) -> list[tuple[int, ...]]:
         """Servers (indices) that may compute of ``gemm`` at the same pace, together; a kind without servers where none may."""
         kinds: dict[tuple[float, float], list[int]] = {}
         for place, server in enumerate(self.fleet.servers):
@@ -111,10 +116,10 @@ class Candidates:
                 kinds.setdefault((server_rate(gemm, server), server.memory_bandwidth_bytes_per_s), []).append(place)
         return [tuple(places) for places in kinds.values()] or [()]
 
-    def _spots(self, part: Part, option: Option, spots: list[Placement]) -> list[Placement]:
+    def _allowed_spots(self, part: Part, option: Option) -> list[Placement]:
         """Where an option may be placed: one server for what a server computes alone, one of its homes for a slab."""
         names = [server.name for server in self.fleet.servers]
-        left = spots[: len(names)] if option.mode is Mode.SERVER else spots
+        left = self._spots[: len(names)] if option.mode is Mode.SERVER else self._spots
         return [
             spot
             for spot in left
@@ -124,32 +129,35 @@ class Candidates:
 
     def collect(self, progress: Progress) -> None:
         """Fill ``classes``, ``choices`` and ``bounds``; raises InfeasibleError when a GEMM fits nowhere."""
-        self.classes = level_classes(self.workload)
+        self.classes = self.classes or level_classes(self.workload)
         weights = sum(self.view.original.parameters.values())
-        spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
+        self._spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
         for number, level in enumerate(self.classes):
             progress(number, len(self.classes), "pricing tilings")
             self.bounds.append(self.level_bound(level))
             joint = self._joint(level, self.bounds[-1])
             settled = self._settled(level, joint)
             for place, part in enumerate(level.parts):
-                found = [] if settled and place in joint else self.options_of(part, alone=not joint)
-                for option in [*found, *joint.get(place, [])]:
-                    for spot in self._spots(part, option, spots):
-                        self.choices.append(self._choice(number, place, part, option, spot))
+                known = self.prepared.get((number, place))
+                if known is None and not (settled and place in joint):
+                    known = self.options_of(part, alone=not joint)
+                self.offer(number, place, [*(known or []), *joint.get(place, [])])
         progress(len(self.classes), len(self.classes), "pricing tilings")
 
-    def lower_bound(self) -> float:
-        """Seconds that all levels take at least, by ideal cost, without any search for tilings."""
-        return sum(level.count * self.level_bound(level) for level in level_classes(self.workload))
+    def offer(self, level: int, place: int, options: Sequence[Option]) -> None:
+        """Add ``options`` of part ``place`` of level class ``level`` to the choices, wherever they may be placed."""
+        part = self.classes[level].parts[place]
+        for option in options:
+            for spot in self._allowed_spots(part, option):
+                self.choices.append(self._choice(level, place, part, option, spot))
 
     def options_of(self, part: Part, *, alone: bool) -> list[Option]:
         """Options of ``part``, found once for each class and number of copies."""
         key = (part.gemm.class_key, part.copies, alone)
         if key not in self._options:
             found: list[Option] = []
-            for number, kind in enumerate(self._server_kinds(part.gemm)):
-                made = _at_home(self._searched(part, kind, alone=alone), kind)
+            for number, kind in enumerate(self.server_kinds(part.gemm)):
+                made = at_home(self._searched(part, kind, alone=alone), kind)
                 found += made if number == 0 else [option for option in made if option.homes]
             if not found:
                 raise nothing_obeys(part.gemm, self.rules) if self.rules.bind(part.gemm) else self._fits_nowhere(part.gemm)
@@ -176,11 +184,11 @@ class Candidates:
         parts = [level.parts[place] for place in places]
         columns = [self.columns_of(part.gemm) for part in parts]
         found: dict[int, list[Option]] = {}
-        alike = all(self._server_kinds(part.gemm) == self._server_kinds(parts[0].gemm) for part in parts)
-        for kind in self._server_kinds(parts[0].gemm) if alike else [()]:
+        alike = all(self.server_kinds(part.gemm) == self.server_kinds(parts[0].gemm) for part in parts)
+        for kind in self.server_kinds(parts[0].gemm) if alike else [()]:
             server = self.fleet.servers[kind[0]] if kind else None
             made = joint_options(parts, columns, self.links(parts[0].gemm), server, bound_s, inner=self.inner)
-            for place, option in zip(places, _at_home(made, kind), strict=False):
+            for place, option in zip(places, at_home(made, kind), strict=False):
                 if option.mode in self.rules.modes(level.parts[place].gemm):
                     found.setdefault(place, []).append(option)
         return found
@@ -196,7 +204,7 @@ class Candidates:
         if any(part.copies * server_seconds(part.gemm, server) <= grouped_s for part in parts for server in self.fleet.servers):
             return False
         in_turn_s = sum(
-            bound_of(terms_of(part.gemm, part.copies), self._able(part), self.links(part.gemm, part.copies), inner=self.inner)
+            bound_of(terms_of(part.gemm, part.copies), self.able(part), self.links(part.gemm, part.copies), inner=self.inner)
             for part in parts
         )
         return in_turn_s >= grouped_s
@@ -204,11 +212,12 @@ class Candidates:
     def _choice(self, level: int, place: int, part: Part, option: Option, spot: Placement) -> Choice:
         devices, servers = self.columns_of(part.gemm), self.fleet.servers
         load = Load.none(len(devices), len(servers))
-        for tiles in option.tiles:
+        for copy, tiles in enumerate(option.tiles):
             if option.mode is Mode.SERVER:
                 load = load + server_load(part.gemm, spot, len(devices), servers)
             else:
-                load = load + tiled_load(part.gemm, tiles, spot, devices, servers)
+                held = option.held[copy] if option.held else None
+                load = load + tiled_load(part.gemm, tiles, spot, devices, servers, held)
         return Choice(level=level, part=place, option=option, placement=spot, load=load, weight_bytes=self._weight_bytes(part))
 
     def _weight_bytes(self, part: Part) -> float:
@@ -234,26 +243,29 @@ class Candidates:
         used = {operand.tensor for gemm in original.gemms for operand in (gemm.a, gemm.b)}
         return sum(size for tensor, size in original.parameters.items() if tensor in used) / uses
 
-    def level_bound(self, level: LevelClass) -> float:
-        """Lower bound of a level: what may be shared, and what is pinned to the servers, whichever is longer."""
-        free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
+    def pinned_bound(self, level: LevelClass) -> float:
+        """Seconds that the servers need for what is pinned to them."""
         pinned = [part for part in level.parts if part.gemm.macs > 0 and part.gemm.pinned]
+        paces = self.paces(pinned, sum(part.copies for part in level.parts))
+        return sum(part.copies * part.gemm.flop / pace for part, pace in zip(pinned, paces, strict=True))
+
+    def level_bound(self, level: LevelClass) -> float:
+        """Lower bound of a level in which nothing is held: what may be shared, and what is pinned, whichever is longer."""
+        free = [part for part in level.parts if part.gemm.macs > 0 and not part.gemm.pinned]
         copies = sum(part.copies for part in level.parts)
-        pinned_s = sum(
-            part.copies * part.gemm.flop / pace for part, pace in zip(pinned, self._paces(pinned, copies), strict=True)
-        )
+        pinned_s = self.pinned_bound(level)
         if not free:
             return pinned_s
         shared_s = level_bound(
             [terms_of(part.gemm, part.copies) for part in free],
-            [self._able(part) for part in free],
+            [self.able(part) for part in free],
             self.links(free[0].gemm),
-            self._paces(free, copies),
+            self.paces(free, copies),
             inner=self.inner, caps=self.rules.caps, level_flop=sum(part.copies * part.gemm.flop for part in level.parts),
         )  # fmt: skip
         return max(shared_s, pinned_s)
 
-    def _able(self, part: Part) -> DeviceColumns:
+    def able(self, part: Part) -> DeviceColumns:
         """Device figures for the bound: of those that can take part in the GEMM, or in one of those that it joins."""
         devices = self.columns_of(part.gemm)
         kinds = {terms_of(gemm) for gemm in (part.gemm, *self.view.members[part.gemm.name])}
@@ -277,7 +289,7 @@ class Candidates:
         )  # fmt: skip
 
 
-def _at_home(options: list[Option], homes: tuple[int, ...]) -> list[Option]:
+def at_home(options: list[Option], homes: tuple[int, ...]) -> list[Option]:
     """Options with a server's slab are tied to the servers that it was sized for."""
 
     def sized(option: Option) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cleave_plan.cost.tile import Ints
 from cleave_plan.plan.plan import Assignment
 from cleave_plan.planning.candidates import Candidates
 from cleave_plan.planning.formulation import Choice, variable
+from cleave_plan.planning.option import Option
 from cleave_plan.workload.gemm import ClassKey, Gemm
 
 
@@ -58,10 +60,16 @@ def assignments_of(found: Candidates, decisions: list[Decision]) -> tuple[Assign
                         joined=len(joined[rows[0][copy].name]), join_axis=part.gemm.join.value,
                         server=server_names[choice.placement.servers[0]],
                         servers=tuple(server_names[place] for place in choice.placement.servers),
-                        shares=choice.placement.shares, tiles=tiles,
+                        shares=choice.placement.shares, tiles=tiles, **_held(choice.option, copy),
                     )
                 )  # fmt: skip
     return tuple(answer)
+
+
+def _held(option: Option, copy: int) -> dict[str, Ints]:
+    """The columns of an assignment that say what the tiles of one copy of ``option`` find."""
+    columns = {"held_a": option.held_a, "held_b": option.held_b}
+    return {name: column[copy] for name, column in columns.items() if column and column[copy].any()}
 
 
 def _members(found: Candidates, level: int, key: ClassKey) -> list[Gemm]:

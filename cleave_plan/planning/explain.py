@@ -3,7 +3,8 @@
 An alternative of a GEMM is a plan of that GEMM alone (of the product that it is cut in) in which one thing is pinned.
 Constraints on devices hold there too, those on the GEMM itself are set aside, so that one sees what they cost; where
 devices do it, the server takes no tile. All times of a story are those of the GEMM alone, by ideal cost, which is what the
-planner minimises. In a level of several GEMMs the choice also weighs the others, so an alternative can be shorter than
+planner minimises; alternatives are sent everything, and what a training step finds on devices counts as sent in the story of
+the GEMM too. In a level of several GEMMs the choice also weighs the others, so an alternative can be shorter than
 the chosen one.
 
 What a device is worth is told by finite differences, of two quantities: of the *lower bound* of all levels (what the best
@@ -19,19 +20,21 @@ from dataclasses import replace
 import numpy as np
 
 from cleave_plan.cost.efficiency import device_columns
-from cleave_plan.cost.tile import price
+from cleave_plan.cost.tile import Held, price
 from cleave_plan.errors import InfeasibleError, UsageError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.percentile import at_percentile
 from cleave_plan.plan.constraints import caps_of, excluded, fleet_view, matches
-from cleave_plan.plan.objective import LevelTimes, Recount
+from cleave_plan.plan.objective import LevelTimes, Recount, products_of
 from cleave_plan.plan.plan import Assignment, Constraint, Mode, Plan
 from cleave_plan.planning.candidates import Candidates
 from cleave_plan.planning.chains import usable_chains
 from cleave_plan.planning.constrained import ruled
+from cleave_plan.planning.holding import Holding
 from cleave_plan.planning.planner import SWITCHES, make_plan
-from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
+from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory, HeldPiece
 from cleave_plan.planning.subfleet import some_devices
+from cleave_plan.planning.tied import lower_bound
 from cleave_plan.progress import Progress, silent
 from cleave_plan.workload.gemm import Gemm, Join
 from cleave_plan.workload.graph import Level, Workload
@@ -82,6 +85,9 @@ class _Teller:
         self._view = fleet_view(plan.constraints, self._fleet)
         self._gemms = {gemm.name: gemm for gemm in workload.gemms}
         self._without = frozenset(plan.settings.get("without", "").split(",")) & SWITCHES
+        view, self._products = products_of(workload, plan.assignments)
+        self._product_of = {gemm.name: gemm for gemm in view.workload.gemms}
+        self._holding = Holding(view.workload, self._products, len(fleet.devices))
 
     def gemm(self, assignment: Assignment) -> GemmStory:
         """The story of one decision, told of its first product."""
@@ -118,16 +124,19 @@ class _Teller:
         return tuple(one.name for one in self._plan.constraints if any(matches(name, one.gemms) for name in names))
 
     def _planned(self, alone: Workload, pins: Sequence[Constraint], without: frozenset[str] = frozenset()) -> Plan | None:
-        """The plan of a product alone under ``pins`` and the plan's constraints on devices; None when there is none."""
+        """The plan of a product alone, nothing kept, under ``pins`` and the plan's constraints on devices; None when there is
+        none."""
         demands = (*(one for one in self._plan.constraints if one.devices), *pins)
         try:
-            return make_plan(alone, self._fleet, constraints=demands, without=self._without | without)
+            return make_plan(alone, self._fleet, constraints=demands, without=self._without | without | {"reuse"})
         except InfeasibleError:
             return None
 
     def _alternatives(self, own: Assignment, alone: Workload) -> Iterator[Alternative]:
-        """Each other mode, half of the devices, and apart where several are cut as one."""
+        """Each other mode, half of the devices, apart where several are cut as one, and everything sent where some is held."""
         members = tuple(gemm.name for gemm in alone.gemms)
+        if own.finds:
+            yield _alternative("nothing held", self._planned(alone, [Constraint(name="same", gemms=members, modes=(own.mode,))]))
         for mode in Mode:
             if mode is not own.mode:
                 name = "server only" if mode is Mode.SERVER else mode.value
@@ -151,7 +160,8 @@ class _Teller:
         if level.server_s[slowest] >= level.device_ideal_s[device]:
             return slowest
         product = product_of(alone, alone.gemms, Join(own.join_axis))
-        seconds = _resources(product, own, device, self._view.devices[device])
+        held = self._holding.held(self._product_of[product.name])
+        seconds = _resources(product, own, device, self._view.devices[device], held)
         return f"device {self._view.devices[device].name}: {max(seconds, key=lambda name: seconds[name])}"
 
     def binding(self) -> list[str]:
@@ -172,13 +182,15 @@ class _Teller:
         place = self._plan.device_names.index(name)
         device = self._view.devices[place]
         seconds = dict.fromkeys(("downlink", "compute", "uplink", "latency"), 0.0)
-        for assignment in self._plan.assignments:
+        pieces: list[HeldPiece] = []
+        for assignment in self._products:
             if not bool((assignment.tiles.device == place).any()):
                 continue
-            products = assignment.products()
-            product = product_of(self._workload, [self._gemms[n] for n in products[0]], Join(assignment.join_axis))
-            for kind, value in _resources(product, assignment, place, device).items():
-                seconds[kind] += len(products) * value
+            product, count = self._product_of[assignment.gemms[0]], len(assignment.gemms)
+            held = self._holding.held(product)
+            for kind, value in _resources(product, assignment, place, device, held).items():
+                seconds[kind] += count * value
+            pieces += _held_pieces(assignment, held, place)
         base_bound, base_plan = self._bound(self._workload, self._view), self._ideal(self._view.devices)
         rest = [i for i in range(len(self._view.devices)) if i != place]
         changes = [Change(name="without it", bound_s=self._gain(base_bound, rest), plan_s=None)]
@@ -194,7 +206,7 @@ class _Teller:
         busiest = max(seconds, key=lambda kind: seconds[kind])
         return DeviceStory(
             device=name, seconds=seconds, binds=busiest if seconds[busiest] > 0 else "nothing: it is not used",
-            holds_up_s=self._held_up().get(name, 0.0), changes=tuple(changes),
+            holds_up_s=self._held_up().get(name, 0.0), held=tuple(pieces), changes=tuple(changes),
         )  # fmt: skip
 
     def _gain(self, bound_s: float, places: Sequence[int]) -> float | None:
@@ -220,7 +232,7 @@ class _Teller:
             inner="inner" not in self._without,
             rules=replace(rules, caps=caps if caps.any else None),
         )
-        return found.lower_bound()
+        return lower_bound(found, reuse="reuse" not in self._without)
 
     def _ideal(self, devices: Sequence[Device]) -> float:
         """Ideal seconds of the plan's levels with its tiles as they are."""
@@ -237,12 +249,25 @@ def _better(device: Device, kind: str) -> Device:
     return replace(device, **{field: 2 * getattr(device, field)})
 
 
-def _resources(product: Gemm, assignment: Assignment, place: int, device: Device) -> dict[str, float]:
-    """Seconds of one product on one device by resource."""
-    tiles = assignment.tiles.select(assignment.tiles.device == place)
+def _held_pieces(assignment: Assignment, held: Held | None, place: int) -> Iterator[HeldPiece]:
+    """What one device holds for the tiles of an assignment of products."""
+    if held is None:
+        return
+    t = assignment.tiles
+    for tile in np.flatnonzero(t.device == place).tolist():
+        box = {axis: (int(t.column(f"{axis}_start")[tile]), int(t.column(f"{axis}_stop")[tile])) for axis in ("m", "n", "k")}
+        for operand, size in (("a", float(held.a_bytes[tile])), ("b", float(held.b_bytes[tile]))):
+            if size > 0:
+                yield HeldPiece(products=assignment.gemms, operand=operand, bytes=size, **box)
+
+
+def _resources(product: Gemm, assignment: Assignment, place: int, device: Device, held: Held | None) -> dict[str, float]:
+    """Seconds of one product on one device by resource; ``held``: what the assignment's tiles find."""
+    mine = assignment.tiles.device == place
+    tiles = assignment.tiles.select(mine)
     tiles = replace(tiles, device=np.zeros(len(tiles), dtype=np.int64))
     columns = device_columns([device], product.dtype)
-    costs = price(product, tiles, columns)
+    costs = price(product, tiles, columns, None if held is None else held.select(mine))
     speed = columns.take(tiles.device).rate(costs.flop)
     return {
         "downlink": float(costs.down_bytes.sum()) / device.downlink_bytes_per_s,

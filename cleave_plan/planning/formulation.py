@@ -14,6 +14,8 @@ Levels with the same parts are one level class L with a count n_L. Sets: parts p
     ingress/L/s         the same with I_s
     server/L/s          n_L * T[L] >= sum_{p,o,S} server_s[p,o,S][s] * z[L,p,o,S]
     memory/s            base_s + sum weights[p] * share[S][s] * z[L,p,o,S] <= capacity_s             for each server s
+    after/c             n_L * b[c] <= sum z[..]  over the choices of an option that c finds pieces of, for each such option
+    device-memory/i     sum kept[p,o][i] * z[L,p,o,S] <= room_i                  for each device i that would keep too much
 
 ``seconds`` of a level with one part is the whole maximum, so it needs no row. All coefficients are ideal cost
 (:mod:`cleave_plan.cost.level`), divided by the sum of the levels' lower bounds so that they are near 1. Rows of devices that
@@ -33,6 +35,10 @@ from cleave_plan.fleet.device import Fleet
 from cleave_plan.planning.option import Option, Part
 
 Floats = NDArray[np.float64]
+
+
+KEEP_SLACK = 4e-6
+"""Share of a device's room that stays free: several times the solver's tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,8 +111,10 @@ def build_program(
         if len(level.parts) == 1:
             for place, choice in mine:
                 program.goal[variable(place)] = level_time(choice.load, fleet).ideal_s / unit_s
+            _all_or_none(program, level, [(place, choice) for place, choice in mine if choice.option.after])
         elif level.parts:
             _several_parts(program, number, level, mine, fleet)
+    _after(program, classes, choices)
     _memory(program, choices, fleet, base_memory)
     return program
 
@@ -122,11 +130,7 @@ def _several_parts(program: Program, number: int, level: LevelClass, mine: list[
     seconds = f"T{number}"
     program.continuous.append(seconds)
     program.goal[seconds] = float(level.count)
-    for place, _ in mine:
-        switch = f"b{place}"
-        program.integers[switch] = 1
-        coefficients = {variable(place): 1.0, switch: -float(level.count)}
-        program.rows.append(Row(name=f"all-or-none/{place}", coefficients=coefficients, relation="==", limit=0.0))
+    _all_or_none(program, level, mine)
     egress = np.array([server.egress_bytes_per_s for server in fleet.servers])
     ingress = np.array([server.ingress_bytes_per_s for server in fleet.servers])
     device = np.array([choice.load.ideal_s for _, choice in mine])
@@ -139,6 +143,27 @@ def _several_parts(program: Program, number: int, level: LevelClass, mine: list[
             ("server", [choice.load.server_s[s] for _, choice in mine]),
         ):
             _time_row(program, f"{kind}/{number}/{server.name}", seconds, level.count, mine, np.array(column))
+
+
+def _all_or_none(program: Program, level: LevelClass, mine: list[tuple[int, Choice]]) -> None:
+    """These choices are taken for all copies of the level or for none."""
+    for place, _ in mine:
+        switch = f"b{place}"
+        program.integers[switch] = 1
+        coefficients = {variable(place): 1.0, switch: -float(level.count)}
+        program.rows.append(Row(name=f"all-or-none/{place}", coefficients=coefficients, relation="==", limit=0.0))
+
+
+def _after(program: Program, classes: Sequence[LevelClass], choices: Sequence[Choice]) -> None:
+    """A choice that finds pieces needs the options that left them there."""
+    places: dict[int, list[int]] = {}
+    for place, choice in enumerate(choices):
+        places.setdefault(id(choice.option), []).append(place)
+    for place, choice in enumerate(choices):
+        for option in choice.option.after:
+            coefficients = {variable(other): -1.0 for other in places.get(id(option), [])}
+            coefficients[f"b{place}"] = float(classes[choice.level].count)
+            program.rows.append(Row(name=f"after/{place}", coefficients=coefficients, relation="<=", limit=0.0))
 
 
 def _time_row(program: Program, name: str, seconds: str, count: int, mine: list[tuple[int, Choice]], column: Floats) -> None:
@@ -160,6 +185,16 @@ def _undominated(device: Floats) -> list[int]:
         if not kept or not bool((device[:, kept] >= device[:, [i]]).all(axis=0).any()):
             kept.append(i)
     return sorted(kept)
+
+
+def keep_row(choices: Sequence[Choice], device: str, place: int, room: float) -> Row:
+    """What device number ``place`` keeps of all levels fits its ``room`` (bytes), a little of which stays free for rounding."""
+    coefficients = {
+        variable(number): float(choice.option.kept_bytes[place]) / room
+        for number, choice in enumerate(choices)
+        if choice.option.kept_bytes is not None and choice.option.kept_bytes[place] > 0
+    }
+    return Row(name=f"device-memory/{device}", coefficients=coefficients, relation="<=", limit=1.0 - KEEP_SLACK)
 
 
 def _memory(program: Program, choices: Sequence[Choice], fleet: Fleet, base_memory: Sequence[float]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.level import partial_sum_seconds, server_seconds, server_tile_seconds
-from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.cost.tile import STREAM_SHARE, Held, Ints, Tiles, price
 from cleave_plan.fleet.device import Server
 from cleave_plan.plan.plan import Mode
 from cleave_plan.planning.batched import ItemBox
@@ -37,7 +37,11 @@ class Option:
 
     ``server_s``: seconds of what the server computes itself and, of these, ``sums_s`` of adding partial sums. ``tiles`` are
     empty when the server computes everything. ``homes``: servers (indices) whose arithmetic a slab was sized for; empty when
-    any will do.
+    any will do. ``work_bytes``: memory that the largest tile on each device needs beside its stream buffers.
+
+    ``held_a``, ``held_b``: what tiles find on their devices, as in :class:`~cleave_plan.plan.plan.Assignment`, a column for each
+    copy (empty: nothing), which takes ``kept_bytes`` of each device, and ``brief_bytes`` within its level; ``held``: the same in
+    bytes, as the times assume. ``after``: options that must have left there what is found.
     """
 
     mode: Mode
@@ -45,9 +49,16 @@ class Option:
     device_s: Floats
     down_bytes: float
     up_bytes: float
+    work_bytes: Floats
     server_s: float = 0.0
     sums_s: float = 0.0
     homes: tuple[int, ...] = ()
+    held_a: tuple[Ints, ...] = ()
+    held_b: tuple[Ints, ...] = ()
+    kept_bytes: Floats | None = None
+    brief_bytes: Floats | None = None
+    held: tuple[Held, ...] = ()
+    after: tuple[Option, ...] = ()
 
     def seconds(self, links: Links) -> float:
         """Ideal seconds of the part alone, when the servers' links are shared by all."""
@@ -61,7 +72,7 @@ class Option:
 def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: Server | None = None) -> Option:
     """The option that does ``part`` by ``boxes``; boxes of device number ``len(devices)`` are ``server``'s own."""
     copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
-    device_s = np.zeros(len(devices))
+    device_s, work = np.zeros(len(devices)), np.zeros(len(devices))
     down = up = server_s = sums_s = 0.0
     for tiles in copies:
         on_device = tiles.device < len(devices)
@@ -69,12 +80,13 @@ def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: 
         costs = price(part.gemm, sent, devices)
         seconds = np.where(costs.kept == 3, np.inf, costs.ideal_s)
         device_s += np.bincount(sent.device, seconds, minlength=len(devices))
+        np.maximum.at(work, sent.device, costs.memory_bytes - STREAM_SHARE * devices.memory[sent.device])
         down, up = down + float(costs.down_bytes.sum()), up + float(costs.up_bytes.sum())
         if server is not None:
             sums_s += partial_sum_seconds(part.gemm, sent, costs, server)
             server_s += server_tile_seconds(part.gemm, tiles.select(~on_device), server)
     return Option(
-        mode=mode_of(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up,
+        mode=mode_of(part.gemm, copies), tiles=copies, device_s=device_s, down_bytes=down, up_bytes=up, work_bytes=work,
         server_s=server_s + sums_s, sums_s=sums_s,
     )  # fmt: skip
 
@@ -95,7 +107,7 @@ def on_server(part: Part, devices: int, server: Server | None) -> Option:
     seconds = 0.0 if server is None else part.copies * server_seconds(part.gemm, server)
     return Option(
         mode=Mode.SERVER, tiles=(Tiles.of([]),) * part.copies, device_s=np.zeros(devices), down_bytes=0.0, up_bytes=0.0,
-        server_s=seconds,
+        work_bytes=np.zeros(devices), server_s=seconds,
     )  # fmt: skip
 
 

@@ -20,14 +20,16 @@ from cleave_plan.planning.constrained import plan_under
 from cleave_plan.planning.decide import Decision, assignments_of, decisions_of
 from cleave_plan.planning.formulation import Program, build_program
 from cleave_plan.planning.predict import notes_of, predict
+from cleave_plan.planning.resident import prepare, solve_with_kept
 from cleave_plan.planning.rules import Rules
 from cleave_plan.planning.solver import Answer, Outcome, available, solve
+from cleave_plan.planning.tied import tied_bounds
 from cleave_plan.progress import Progress, silent
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 from cleave_plan.workload.joined import view_of
 
-SWITCHES = frozenset({"server", "shared", "inner", "level-joint", "chains"})
+SWITCHES = frozenset({"server", "shared", "inner", "level-joint", "chains", "reuse"})
 """What ``without`` may name."""
 
 _AGREEMENT = 1e-6
@@ -48,9 +50,10 @@ def make_plan(
 
     ``without`` switches features off: "server" forbids GEMMs on the server, "shared" the joining of GEMMs that share an
     operand or a result, "inner" the cutting of K, "level-joint" the sharing of the fleet by groups of devices in levels of
-    several GEMMs, "chains" the computing of attention as one piece of work. ``constraints`` are a user's demands,
-    which the plan obeys and lists. ``percentile``: figures that were measured with their spread are taken at that percentile of
-    their samples (:mod:`cleave_plan.fleet.percentile`), times and bound are those of that fleet, and notes say what varies.
+    several GEMMs, "chains" the computing of attention as one piece of work, "reuse" the keeping of operands on devices.
+    ``constraints`` are a user's demands, which the plan obeys and lists. ``percentile``: figures that were measured with their
+    spread are taken at that percentile of their samples (:mod:`cleave_plan.fleet.percentile`), times and bound are those of
+    that fleet, and notes say what varies.
     ``gap`` is the integer program's relative gap (not the plan's, which is proven against the lower bound),
     ``time_limit_s`` bounds its solve. Raises InfeasibleError (exit 3) when no plan exists, naming constraints in conflict, and
     MissingFigureError when the fleet lacks a figure that is needed.
@@ -79,11 +82,20 @@ def _plan(
         view=view, fleet=fleet, server_allowed="server" not in without, level_joint="level-joint" not in without,
         inner="inner" not in without, rules=rules,
     )  # fmt: skip
+    reuse = "reuse" not in without and rules.caps is None
+    if reuse:
+        prepare(found)
     found.collect(progress)
     base = base_memory(workload, fleet)
     unit_s = total_bound(found.classes, found.bounds) or 1.0
     program = build_program(found.classes, found.choices, fleet, base, unit_s)
     answer = _solved(program, found, base, gap, time_limit_s)
+    if reuse:
+        kept = solve_with_kept(found, base, answer, unit_s, lambda program: solve(program, gap=gap, time_limit_s=time_limit_s))
+        if kept is None:
+            return _plan(workload, fleet, rules, without | {"reuse"}, gap, time_limit_s, progress)
+        program, answer = kept
+        found.bounds = tied_bounds(found, found.classes, found.bounds)
     decisions = decisions_of(found, answer.values)
     assignments = assignments_of(found, decisions)
     predicted = predict(found, decisions, assignments, base)
@@ -96,7 +108,7 @@ def _plan(
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),
         assignments=assignments, predicted=predicted, solver=_report(program, answer, gap),
-        notes=(*notes_of(view, without), *_clock_notes(answer, time_limit_s)),
+        notes=(*notes_of(view, predicted, without), *_clock_notes(answer, time_limit_s)),
     )  # fmt: skip
 
 

@@ -7,6 +7,9 @@ identical levels share their tiles, so each product is cut anew once. K is never
 *Hysteresis*: with a ``gain``, the plan that the planner would make for the devices that are there takes the patched one's place,
 if it makes the batch faster by that share at the least. It is not even looked for where the lower bound rules that out.
 
+In a patched plan devices keep nothing (:mod:`~cleave_plan.planning.resident`), whatever the old one had them keep: who has a
+piece now was not sent it before. Its settings name "reuse" among what it is without, and its bound is that of plans without.
+
 A lost device stays in the fleet (the plan is for the same fleet file) and holds nothing; ``settings["lost"]`` has its name, so
 that a plan can be re-planned again. Devices that join are put behind the others; one that was lost comes back under its name.
 Bound and yardsticks are those of the devices that are there. No program was solved: the solver's part of the plan says so.
@@ -34,7 +37,7 @@ from cleave_plan.planning.constrained import ruled
 from cleave_plan.planning.decide import Decision
 from cleave_plan.planning.patch import patched
 from cleave_plan.planning.planner import make_plan
-from cleave_plan.planning.predict import one_device, predict
+from cleave_plan.planning.predict import notes_of, one_device, predict
 from cleave_plan.planning.subfleet import restored, some_devices
 from cleave_plan.progress import Progress, silent
 from cleave_plan.workload.graph import Workload
@@ -91,8 +94,9 @@ def replan(
             remedy="plan for the devices that are left, or for the server alone",
         )  # fmt: skip
     judge = _Judge(plan, workload, grown, present)
-    patch = patched(judge.workload, judge.products(_renumbered(plan, len(grown.devices))), judge.columns, judge.away)
-    assignments = tuple(replace(a, tiles=b.tiles, mode=b.mode) for a, b in zip(plan.assignments, patch.assignments, strict=True))
+    before = _renumbered(plan, len(grown.devices))
+    patch = patched(judge.workload, judge.products(before), judge.columns, judge.away)
+    assignments = tuple(replace(a, tiles=b.tiles, mode=b.mode) for a, b in zip(before, patch.assignments, strict=True))
     predicted = judge.predicted(assignments)
     anew, won = False, 0.0
     if gain is not None and judge.bound_s + predicted.server_operators_s <= (1 - gain) * predicted.batch_s:
@@ -100,13 +104,15 @@ def replan(
         won = 1 - better.predicted.batch_s / predicted.batch_s
         if won >= gain:
             anew, assignments, predicted = True, better.assignments, better.predicted
-    notes = [note for note in plan.notes if not note.startswith(_NOTE)]
+    without = _without(plan) if anew else _without(plan) | {"reuse"}
+    notes = judge.notes(plan, predicted, without)
     if gone and not anew:
         notes.append(f"{_NOTE}{len(gone)} devices are not there, their tiles were cut anew over others, the rest stays as it was")
+    kept = {name: value for name, value in plan.settings.items() if name != LOST} | {"without": ",".join(sorted(without))}
     made = replace(
         plan, fleet=Reference(name=grown.name, sha256=grown.sha256), assignments=assignments, predicted=predicted,
         device_names=tuple(device.name for device in grown.devices), notes=tuple(notes), solver=_unsolved(predicted),
-        settings={**{k: v for k, v in plan.settings.items() if k != LOST}, **({LOST: ",".join(sorted(gone))} if gone else {})},
+        settings=kept | ({LOST: ",".join(sorted(gone))} if gone else {}),
     )  # fmt: skip
     return Replanned(
         plan=made, fleet=grown, lost=tuple(sorted(gone)), joined=tuple(device.name for device in joined), tiles=patch.tiles,
@@ -117,6 +123,11 @@ def replan(
 def lost_before(plan: Plan) -> frozenset[str]:
     """The devices of the plan's fleet that were lost when it was re-planned."""
     return frozenset(name for name in plan.settings.get(LOST, "").split(",") if name)
+
+
+def _without(plan: Plan) -> frozenset[str]:
+    """What the plan was made without."""
+    return frozenset(name for name in plan.settings.get("without", "").split(",") if name)
 
 
 def _gone(plan: Plan, fleet: Fleet, lost: Collection[str], joined: Sequence[Device]) -> frozenset[str]:
@@ -149,7 +160,8 @@ def _renumbered(plan: Plan, devices: int) -> tuple[Assignment, ...]:
     def of(tiles: Tiles) -> Tiles:
         return replace(tiles, device=np.where(tiles.device == old, devices, tiles.device))
 
-    return tuple(replace(assignment, tiles=of(assignment.tiles)) for assignment in plan.assignments)
+    nothing = np.empty(0, dtype=np.int64)
+    return tuple(replace(one, tiles=of(one.tiles), held_a=nothing, held_b=nothing) for one in plan.assignments)
 
 
 def _unsolved(predicted: Predicted) -> SolverReport:
@@ -172,7 +184,7 @@ class _Judge:
         self.able = [place for place in present if fleet.devices[place].name not in banned]
         there = some_devices(self.figures, self.able)
         caps = caps_of(plan.constraints, there.devices)
-        without = plan.settings.get("without", "").split(",")
+        without = _without(plan)
         view, _ = products_of(self.tagged, plan.assignments)
         server, inner = "server" not in without, "inner" not in without
         known = replace(rules, caps=caps if caps.any else None)
@@ -216,11 +228,17 @@ class _Judge:
             found, one_device_name=name, one_device_s=None if alone is None else alone + found.server_operators_s
         )  # fmt: skip
 
+    def notes(self, plan: Plan, predicted: Predicted, without: frozenset[str]) -> list[str]:
+        """The notes of ``plan``, those on what its figures leave out as they are for ``predicted``."""
+        view = self._whole.view
+        before = {*notes_of(view, plan.predicted, _without(plan)), *notes_of(view, plan.predicted, _without(plan) | {"reuse"})}
+        return [*notes_of(view, predicted, without), *(n for n in plan.notes if n not in before and not n.startswith(_NOTE))]
+
     def made_anew(self, plan: Plan, progress: Progress) -> Plan:
         """What the planner makes of the devices that are there, as a plan for the whole fleet."""
         made = make_plan(
             self._original, some_devices(self.fleet, self.present), constraints=plan.constraints, percentile=plan.percentile,
-            without=frozenset(name for name in plan.settings.get("without", "").split(",") if name),
+            without=_without(plan),
             gap=float(plan.settings.get("gap", 1e-3)), time_limit_s=float(plan.settings.get("time_limit_s", 60.0)),
             progress=progress,
         )  # fmt: skip

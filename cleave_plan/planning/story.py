@@ -55,13 +55,28 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPiece:
+    """What a device holds of an operand ("a" or "b") for one tile of each of ``products`` (names of joined GEMMs with " + "):
+    ``bytes`` in each, of the tile ``m`` x ``n`` x ``k`` (a frozen operand's rows or columns from the first on)."""
+
+    products: tuple[str, ...]
+    operand: str
+    m: tuple[int, int]
+    n: tuple[int, int]
+    k: tuple[int, int]
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStory:
-    """What a device does in the plan, in seconds of the batch by resource, what binds it, and what changes would bring."""
+    """What a device does in the plan, in seconds of the batch by resource, what binds it, what it holds when its tiles start, and
+    what changes would bring."""
 
     device: str
     seconds: dict[str, float]
     binds: str
     holds_up_s: float
+    held: tuple[HeldPiece, ...]
     changes: tuple[Change, ...]
 
 

@@ -6,9 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
 from cleave_plan.report.workload import common_name
 from cleave_plan.units import Unit, format_value
+
+HELD_SHOWN = 12
+"""Pieces that a device's story lists."""
 
 
 def explanation_document(told: Explanation) -> dict[str, Any]:
@@ -72,6 +75,8 @@ def _tell_device(sheet: Sheet, story: DeviceStory, told: Explanation) -> None:
         Fact("busy", busy, "in one batch"),
         Fact("holds up", _seconds(story.holds_up_s), "executed time of the levels that wait for it"),
     ])  # fmt: skip
+    if story.held:
+        _tell_held(sheet, story)
     columns = [
         Column("change", numeric=False),
         Column("bound shorter by"),
@@ -79,6 +84,30 @@ def _tell_device(sheet: Sheet, story: DeviceStory, told: Explanation) -> None:
         Column("this plan shorter by"),
     ]
     sheet.table(columns, [_change(change, told.bound_s) for change in story.changes])
+
+
+def _tell_held(sheet: Sheet, story: DeviceStory) -> None:
+    """What a device holds, a row for each piece of a decision, the largest in all first."""
+    columns = [
+        Column("holds of", numeric=False), Column("×"), Column("operand", numeric=False), Column("rows"), Column("columns"),
+        Column("depth"), Column("each"), Column("in all"),
+    ]  # fmt: skip
+    pieces = sorted(story.held, key=lambda piece: -piece.bytes * len(piece.products))
+    rows = [
+        [
+            common_name(list(piece.products)), count(len(piece.products)), piece.operand.upper(), _range(piece.m),
+            _range(piece.n), _range(piece.k), format_value(piece.bytes, Unit.BYTES),
+            format_value(piece.bytes * len(piece.products), Unit.BYTES),
+        ]
+        for piece in pieces[:HELD_SHOWN]
+    ]  # fmt: skip
+    sheet.table(columns, rows)
+    if len(pieces) > HELD_SHOWN:
+        sheet.notes([f"{len(pieces) - HELD_SHOWN} smaller pieces are left out; --json lists them"])
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    return f"{bounds[0]}-{bounds[1] - 1}"
 
 
 def _change(change: Change, bound_s: float) -> list[str]:

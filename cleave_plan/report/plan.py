@@ -29,6 +29,9 @@ def plan_text(plan: Plan, screen: Screen) -> str:
     idle = plan.predicted.devices_total - plan.predicted.devices_used
     if idle:
         sheet.notes([f"{plural(idle, 'device')} left out: {_why_idle(plan, idle)}"])
+    if any(assignment.finds for assignment in plan.assignments):
+        sheet.heading("What stays on the devices")
+        sheet.table(*_held_table(plan))
     sheet.heading("How it was made")
     sheet.facts(_making(plan))
     return sheet.text()
@@ -65,6 +68,8 @@ def _headline(plan: Plan) -> list[Fact]:
     directions = f"{_bytes(p.downlink_bytes)} down, {_bytes(p.uplink_bytes)} up, per batch"
     return [
         Fact("batch time", _seconds(p.batch_s), parts),
+        *_first_batch(p),
+        *_tokens(p),
         Fact("bound", _seconds(p.bound_s), certificate),
         Fact("gap", percent(p.gap), "1 - bound / levels, both by ideal cost, for schedules with a barrier after each level"),
         Fact("devices", f"uses {p.devices_used} of {p.devices_total}"),
@@ -72,6 +77,30 @@ def _headline(plan: Plan) -> list[Fact]:
         Fact("server only", _optional(p.server_only_s), _against(p.server_only_s, p, "" if p.server_only_s else "does not fit")),
         Fact("traffic", _bytes(p.downlink_bytes + p.uplink_bytes), directions),
     ]  # fmt: skip
+
+
+def _first_batch(p: Predicted) -> list[Fact]:
+    """What stays on devices, and what the batch costs in which it gets there."""
+    if not p.device_kept_bytes:
+        return []
+    total = _bytes(sum(p.device_kept_bytes.values()))
+    if p.first_batch_s == p.batch_s:
+        return [
+            Fact("kept", total, f"on {plural(len(p.device_kept_bytes), 'device')} within a step; spares {_bytes(p.spared_bytes)}")
+        ]
+    held = (
+        f"sends {total} of weights that {plural(len(p.device_kept_bytes), 'device')} then keep; all else here is of later batches"
+    )
+    return [Fact("first batch", _seconds(p.first_batch_s), held)]
+
+
+def _tokens(p: Predicted) -> list[Fact]:
+    """A decoding step's time for each token, steady and cold."""
+    if p.tokens is None or p.batch_s <= 0:
+        return []
+    each = f"one for each of {plural(p.tokens, 'sequence')}; {p.tokens / p.batch_s:.4g} tokens/s in all"
+    cold = f"; the first takes {_seconds(p.first_batch_s)}" if p.device_kept_bytes else ""
+    return [Fact("per token", _seconds(p.batch_s), each + cold)]
 
 
 def _optional(value: float | None) -> str:
@@ -146,16 +175,39 @@ def _device_table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
             macs[owners[device]] += volume * copies
             tiles[owners[device]] += copies
     everything = sum(macs.values())
-    columns = [Column("device", numeric=False), Column("tiles"), Column("of the work that is cut"), Column("memory")]
+    columns = [
+        Column("device", numeric=False), Column("tiles"), Column("of the work that is cut"), Column("memory"),
+        Column("of it kept"),
+    ]  # fmt: skip
     rows = []
     for name, work in macs.most_common(DEVICES_SHOWN):
         memory = plan.predicted.device_memory_bytes.get(name)
-        rows.append([name, count(tiles[name]), percent(_share(work, everything)), "" if memory is None else _bytes(memory)])
+        kept = plan.predicted.device_kept_bytes.get(name)
+        sizes = ["" if size is None else _bytes(size) for size in (memory, kept)]
+        rows.append([name, count(tiles[name]), percent(_share(work, everything)), *sizes])
     others = macs.most_common()[DEVICES_SHOWN:]
     if others:
         share = _share(sum(work for _, work in others), everything)
-        rows.append([f"{len(others)} others", count(sum(tiles[name] for name, _ in others)), percent(share), ""])
+        rows.append([f"{len(others)} others", count(sum(tiles[name] for name, _ in others)), percent(share), "", ""])
+    if not plan.predicted.device_kept_bytes:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     return columns, rows or [["none", "0", percent(0.0), ""]]
+
+
+def _held_table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
+    """Decisions whose tiles find something on their devices; ``explain --device NAME`` tells the pieces."""
+    columns = [
+        Column("GEMMs", numeric=False), Column("×"), Column("operand", numeric=False), Column("devices"),
+        Column("tiles that find some"),
+    ]  # fmt: skip
+    rows = []
+    for assignment in plan.assignments:
+        for operand, held in (("A", assignment.held_a), ("B", assignment.held_b)):
+            tiles = [device for device, some in zip(assignment.tiles.device.tolist(), held.tolist(), strict=False) if some]
+            if tiles:
+                products = assignment.products()
+                rows.append([" + ".join(products[0]), count(len(products)), operand, count(len(set(tiles))), count(len(tiles))])
+    return columns, rows
 
 
 def _making(plan: Plan) -> list[Fact]:

@@ -18,6 +18,7 @@ from cleave_plan.cost.phases import Phases, phases_of
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Assignment, Mode, Plan
+from cleave_plan.planning.holding import Holding
 from cleave_plan.workload.gemm import Gemm
 from cleave_plan.workload.graph import Workload
 
@@ -93,13 +94,13 @@ class PlanWork:
 
 
 def plan_work(plan: Plan, workload: Workload, fleet: Fleet) -> PlanWork:
-    """Lay out ``plan``; ``fleet`` has the plan's servers only, in its order.
+    """Lay out ``plan`` as a batch after the first; ``fleet`` has the plan's servers only, in its order.
 
     Raises ValueError when an assignment joins what cannot be joined, MissingFigureError for a rate that the fleet lacks.
     """
     view, assignments = products_of(workload, plan.assignments)
-    layout = _Layout(assignments, fleet)
-    kinds: dict[tuple[tuple[int, int], ...], int] = {}
+    layout = _Layout(assignments, fleet, Holding(view.workload, assignments, len(fleet.devices)))
+    kinds: dict[tuple[tuple[int, ...], ...], int] = {}
     works: list[LevelWork] = []
     kind_of = []
     for level in view.workload.levels:
@@ -126,16 +127,17 @@ def _operators(workload: Workload, fleet: Fleet) -> Floats:
 class _Layout:
     """Phases of GEMMs under their assignments, each pair laid out once."""
 
-    def __init__(self, assignments: Sequence[Assignment], fleet: Fleet) -> None:
-        self._assignments, self._fleet = assignments, fleet
+    def __init__(self, assignments: Sequence[Assignment], fleet: Fleet, holding: Holding) -> None:
+        self._assignments, self._fleet, self._holding = assignments, fleet, holding
         self._place = {name: place for place, assignment in enumerate(assignments) for name in assignment.gemms}
         self._classes: dict[object, int] = {}
         self._columns: dict[object, DeviceColumns] = {}
         self._servers = {server.name: place for place, server in enumerate(fleet.servers)}
 
-    def kind(self, gemm: Gemm) -> tuple[int, int]:
+    def kind(self, gemm: Gemm) -> tuple[int, ...]:
         """GEMMs of one kind have the same phases."""
-        return self._place[gemm.name], self._classes.setdefault(gemm.class_key, len(self._classes))
+        known = self._classes.setdefault(gemm.class_key, len(self._classes))
+        return self._place[gemm.name], known, *self._holding.kind(gemm)
 
     def columns(self, gemm: Gemm) -> DeviceColumns:
         """Device figures for the GEMM's element type."""
@@ -156,9 +158,10 @@ class _Layout:
                 load = load + server_load(gemm, spot, len(self._fleet.devices), self._fleet.servers)
                 continue
             figures = self.columns(gemm)
-            load = load + tiled_load(gemm, assignment.tiles, spot, figures, self._fleet.servers)
-            tiles = assignment.tiles.select(assignment.tiles.device < len(figures))
-            phases = phases_of(gemm, tiles, figures)
+            held, on_device = self._holding.held(gemm), assignment.tiles.device < len(figures)
+            load = load + tiled_load(gemm, assignment.tiles, spot, figures, self._fleet.servers, held)
+            tiles = assignment.tiles.select(on_device)
+            phases = phases_of(gemm, tiles, figures, None if held is None else held.select(on_device))
             parts.append((tiles.device[phases.tile], place, phases, phases.tile))
         columns = tuple(self.columns(gemm) for gemm in gemms)
         return _gathered(tuple(gemm.name for gemm in gemms), columns, parts, routes, load)

@@ -131,6 +131,15 @@ class Workload:
         """Server operators with matrix work inside that is not counted in ``gemm_macs``."""
         return tuple(operator for operator in self.server_operators if operator.gemm_like)
 
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that one batch adds, one for each sequence, where the model is a decoding step: an integer input of one
+        column beside inputs called ``past...`` that hold a cache. None for any other model."""
+        if not any(tensor.name.startswith(("past", "cache")) for tensor in self.inputs):
+            return None
+        columns = [tensor.shape for tensor in self.inputs if tensor.dtype in ("int64", "int32") and len(tensor.shape) == 2]
+        return columns[0][0] if columns and columns[0][1] == 1 else None
+
     def classes(self) -> dict[ClassKey, tuple[Gemm, ...]]:
         """Identical GEMMs together, in order of first appearance."""
         groups: dict[ClassKey, list[Gemm]] = {}

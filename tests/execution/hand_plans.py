@@ -15,9 +15,10 @@ from cleave_plan.workload.graph import Workload
 Tiling = Sequence[tuple[int, Box]]
 
 _PREDICTED = Predicted(
-    batch_s=1.0, levels_s=1.0, server_operators_s=0.0, ideal_levels_s=1.0, bound_s=1.0, gap=0.0, levels=(), devices_used=1,
+    batch_s=1.0, first_batch_s=1.0, levels_s=1.0, server_operators_s=0.0,
+    ideal_levels_s=1.0, bound_s=1.0, gap=0.0, levels=(), devices_used=1,
     devices_total=1, one_device_s=None, one_device_name=None, server_only_s=None, downlink_bytes=0.0, uplink_bytes=0.0,
-    server_memory_bytes={}, device_memory_bytes={},
+    server_memory_bytes={}, device_memory_bytes={}, spared_bytes=0.0, device_kept_bytes={},
 )  # fmt: skip
 _SOLVER = SolverReport(
     name="by hand", status=SolverStatus.OPTIMAL, objective=1.0, bound=1.0, gap=0.0, build_s=0.0, solve_s=0.0, variables=0, rows=0

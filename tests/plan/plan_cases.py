@@ -103,12 +103,14 @@ def plan_of(workload: Workload, fleet: Fleet, assignments: Sequence[Assignment],
             executed_s=times.executed_s, bound_s=times.ideal_s / 2, binds=max(by_resource, key=by_resource.__getitem__),
         ))  # fmt: skip
     predicted = Predicted(
-        batch_s=figures.batch_s, levels_s=figures.levels_s, server_operators_s=figures.server_operators_s,
+        batch_s=figures.batch_s, first_batch_s=figures.first_batch_s, levels_s=figures.levels_s,
+        server_operators_s=figures.server_operators_s,
         ideal_levels_s=figures.ideal_levels_s, bound_s=sum(report.bound_s for report in reports),
         gap=0.5 if figures.ideal_levels_s else 0.0, levels=tuple(reports), devices_used=len(figures.device_memory_bytes),
         devices_total=len(fleet.devices), one_device_s=None, one_device_name=None, server_only_s=None,
         downlink_bytes=figures.downlink_bytes, uplink_bytes=figures.uplink_bytes,
         server_memory_bytes=figures.server_memory_bytes, device_memory_bytes=figures.device_memory_bytes,
+        spared_bytes=figures.spared_bytes, device_kept_bytes=figures.device_kept_bytes,
     )  # fmt: skip
     parts: dict[str, Any] = {
         "model": Reference(name=workload.name, sha256=workload.sha256),

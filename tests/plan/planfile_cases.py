@@ -70,11 +70,13 @@ def random_predicted(draw: st.DrawFn) -> Predicted:
     )  # fmt: skip
     maps = st.dictionaries(names, seconds, max_size=3)
     return Predicted(
-        batch_s=draw(seconds), levels_s=draw(seconds), server_operators_s=draw(seconds), ideal_levels_s=draw(seconds),
+        batch_s=draw(seconds), first_batch_s=draw(seconds), levels_s=draw(seconds),
+        server_operators_s=draw(seconds), ideal_levels_s=draw(seconds),
         bound_s=draw(seconds), gap=draw(st.floats(-1, 1)), levels=levels, devices_used=draw(large),
         devices_total=draw(st.integers(1, 9)),
         one_device_s=draw(st.none() | seconds), one_device_name=draw(st.none() | names), server_only_s=draw(st.none() | seconds),
         downlink_bytes=draw(seconds), uplink_bytes=draw(seconds), server_memory_bytes=draw(maps), device_memory_bytes=draw(maps),
+        spared_bytes=draw(seconds), device_kept_bytes=draw(maps),
     )  # fmt: skip
 
 

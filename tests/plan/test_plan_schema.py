@@ -84,5 +84,5 @@ def test_nothing_unknown_is_allowed_anywhere() -> None:
     assert len(objects) == 7
     for definition in objects:
         assert definition["additionalProperties"] is False
-        assert set(definition["required"]) == set(definition["properties"]) - {"trips", "percentile"}
+        assert set(definition["required"]) == set(definition["properties"]) - {"trips", "percentile", "held_a", "held_b"}
     assert set(COLUMNS) <= set(schema["$defs"]["AssignmentDocument"]["properties"])

@@ -94,7 +94,7 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
     ]  # fmt: skip
     assert list(document["assignments"][0]) == [
         "class_name", "mode", "gemms", "server", "servers", "shares", "joined", "join_axis", "device", "m_start", "m_stop",
-        "n_start", "n_stop", "k_start", "k_stop", "batch_start", "batch_stop",
+        "n_start", "n_stop", "k_start", "k_stop", "batch_start", "batch_stop", "held_a", "held_b",
     ]  # fmt: skip
     assert document["assignments"][0]["m_stop"] == [5, 8, 8]
     assert document["assignments"][1]["mode"] == "server"

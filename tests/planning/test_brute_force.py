@@ -17,8 +17,8 @@ from cleave_plan.planning.planner import SWITCHES, make_plan
 from cleave_plan.workload.gemm import Gemm
 
 KINDS = ("plain", "latency", "memory", "curves", "links", "wild")
-ONE_RECTANGLE = SWITCHES & {"inner"}
-"""Brute force does not cut K: inner splits, where the planner knows them, are switched off."""
+ONE_RECTANGLE = SWITCHES & {"inner", "reuse"}
+"""Brute force does not cut K and keeps nothing (test_reuse.py does): both are switched off."""
 
 
 def random_device(rng: np.random.Generator, name: str, kind: str, gemm: Gemm) -> Device:

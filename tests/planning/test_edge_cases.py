@@ -142,16 +142,20 @@ def test_row_column_and_two_dimensional_modes_are_named() -> None:
 # ------------------------------------------------------------------------------------------------ what the summary says
 
 
-def notes(workload: Workload) -> str:
-    return "\n".join(make_plan(workload, fleet_of(unequal(2, memory_bytes=1e9))).notes)
+def notes(workload: Workload, without: frozenset[str] = frozenset()) -> str:
+    return "\n".join(make_plan(workload, fleet_of(unequal(2, memory_bytes=1e9)), without=without).notes)
 
 
 def test_decoding_one_token_is_said_to_stream_the_weights() -> None:
-    """M = 1 against parameters: a note with the bytes that each token streams; not with two rows, nor for activations."""
+    """M = 1 against parameters: a note with the bytes that each token streams, or that devices keep; not with two rows, nor for
+    activations."""
     token = [gemm_of(f"l{level}", (1, 1, 1000, 500), level) for level in range(3)]
-    said = notes(workload_of(token))
+    said = notes(workload_of(token), frozenset({"reuse"}))
     assert "M = 1" in said
     assert "6 MB" in said  # 3 * 1,000 * 500 * 4 bytes
+    kept = notes(workload_of(token))
+    assert "M = 1" not in kept
+    assert "of weights from batch to batch; the first batch sends them" in kept
     assert "M = 1" not in notes(workload_of([gemm_of("g", (1, 2, 1000, 500))]))
     scores = gemm_of("s", (1, 1, 64, 500))
     assert "M = 1" not in notes(workload_of([replace(scores, b=replace(scores.b, role=Role.ACTIVATION))]))

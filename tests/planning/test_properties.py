@@ -102,7 +102,7 @@ def covered_once(plan: Plan, workload: Workload) -> bool:
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(st.integers(0, 10**9), st.sampled_from(["", "server", "inner", "level-joint"]))
+@given(st.integers(0, 10**9), st.sampled_from(["", "server", "inner", "level-joint", "reuse"]))
 def test_any_plan_covers_exactly_and_holds(seed: int, without: str) -> None:
     """Exact cover by counting, the second opinion, a bound that is none above the plan, and the file's round trip."""
     rng = np.random.default_rng(seed)
@@ -124,11 +124,11 @@ def test_any_plan_covers_exactly_and_holds(seed: int, without: str) -> None:
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(0, 10**9))
 def test_a_fleet_of_one_is_that_device_alone(seed: int) -> None:
-    """Without the server one device does each product as one tile: l + max(down / d, flop / F, up / u), by hand."""
+    """Alone, and sent everything, one device does each product as one tile: l + max(down / d, flop / F, up / u), by hand."""
     rng = np.random.default_rng(seed)
     own = replace(random_device(rng, "d0"), memory_bytes=1e9)
     gemms = [gemm_of(f"g{level}", (1, *(int(spread(rng, 1, 40)) for _ in range(3))), level) for level in range(3)]
-    plan = planned(workload_of(gemms), fleet_of([own]), frozenset({"server"}))
+    plan = planned(workload_of(gemms), fleet_of([own]), frozenset({"server", "reuse"}))
     assert plan is not None
     expected = 0.0
     for gemm in gemms:

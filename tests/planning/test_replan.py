@@ -66,6 +66,20 @@ def case(devices: int = 6) -> tuple[Workload, Fleet, Plan]:
     return workload, fleet, make_plan(workload, fleet, without=frozenset({"server"}))
 
 
+def test_a_patched_plan_keeps_nothing() -> None:
+    """Pieces were not sent to who has them now: bytes that the old plan spared are sent, and the notes say so."""
+    workload = workload_of([gemm_of(f"g{i}", (1, 2, 100, 60), level=i) for i in range(2)])
+    fleet = fleet_of([device(f"d{i}", memory_bytes=1e6) for i in range(3)])
+    plan = make_plan(workload, fleet, without=frozenset({"server"}))
+    assert plan.predicted.device_kept_bytes
+    found = replan(plan, workload, fleet, ["d1"]).plan
+    assert found.predicted.device_kept_bytes == {}
+    assert found.predicted.spared_bytes == 0
+    assert found.settings["without"] == "reuse,server"
+    assert not any("keep" in note for note in found.notes)
+    assert verify(found, workload, fleet).ok
+
+
 def test_losses_add_up_and_devices_come_back() -> None:
     """Lost one after the other; one comes back under its name with its new figures, another joins: the check holds each time."""
     workload, fleet, plan = case()

@@ -17,7 +17,7 @@ from cleave_plan.planning.planner import make_plan
 from cleave_plan.workload.gemm import Gemm, Role
 from cleave_plan.workload.graph import Workload
 
-DEVICES_ONLY = frozenset({"server"})
+DEVICES_ONLY = frozenset({"server", "reuse"})
 
 
 def checked(workload: Workload, fleet: Fleet, **options: object) -> Plan:
@@ -155,7 +155,7 @@ def test_memory_that_feeds_the_server_is_in_the_bound() -> None:
     """One row against a matrix: 2,000 FLOP but 4,440 bytes at 100 B/s; the server-only plan is proven best."""
     keeper = server(flop_per_s={"any": 1e6}, memory_bandwidth_bytes_per_s=100.0)
     slow = device("d0", downlink_bytes_per_s=1e-3)
-    plan = checked(workload_of([gemm_of("g", (1, 1, 10, 100))]), fleet_of([slow], [keeper]))
+    plan = checked(workload_of([gemm_of("g", (1, 1, 10, 100))]), fleet_of([slow], [keeper]), without=frozenset({"reuse"}))
     assert plan.predicted.ideal_levels_s == pytest.approx((40 + 4000 + 400) / 100)
     assert plan.predicted.gap < 1e-3
 

@@ -76,13 +76,14 @@ FLEET = Fleet(
 )  # fmt: skip
 
 PREDICTED = Predicted(
-    batch_s=0.5, levels_s=0.4, server_operators_s=0.1, ideal_levels_s=0.3, bound_s=0.27, gap=0.1,
+    batch_s=0.5, first_batch_s=0.75, levels_s=0.4, server_operators_s=0.1, ideal_levels_s=0.3, bound_s=0.27, gap=0.1,
     levels=(
         LevelReport(index=0, count=1, gemms=("first",), ideal_s=0.2, executed_s=0.3, bound_s=0.19, binds="device laptop"),
         LevelReport(index=1, count=1, gemms=("second",), ideal_s=0.1, executed_s=0.1, bound_s=0.08, binds="egress main"),
     ),
     devices_used=1, devices_total=2, one_device_s=2.0, one_device_name="laptop", server_only_s=1.0,
     downlink_bytes=3e6, uplink_bytes=1e6, server_memory_bytes={"main": 8292.0}, device_memory_bytes={"laptop": 5e6},
+    spared_bytes=2e6, device_kept_bytes={"laptop": 1e6},
 )  # fmt: skip
 
 PLAN = Plan(

@@ -112,7 +112,7 @@ def test_shared_links_against_small_steps(seed: int) -> None:
     ]
     fleet = fleet_of(devices, [server(egress_bytes_per_s=egress, ingress_bytes_per_s=ingress, flop_per_s={"any": 1.0})])
     workload = workload_of([gemm_of("g", (1, 12, 5, 11))])
-    laid = plan_work(make_plan(workload, fleet, without=frozenset({"server"})), workload, fleet)
+    laid = plan_work(make_plan(workload, fleet, without=frozenset({"server", "reuse"})), workload, fleet)
     work, links = laid.kinds[0], laid.links
     exact = shared(work, links, fleet.servers, resolution=0)
     step_s = exact.seconds / 4000
