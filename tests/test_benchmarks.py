@@ -103,3 +103,12 @@ def test_replanning_is_timed() -> None:
     done = benchmark("--model", "opt-125m", "--devices", "6", "--losses", "2", driver="replanning")
     assert done.returncode == 0, done.stderr
     assert "rest of the plan" in done.stdout
+
+
+def test_a_training_step_is_onnxruntimes() -> None:
+    """The smallest GPT: every gradient agrees with onnxruntime's (else the benchmark fails), and devices do what is said."""
+    done = benchmark("--model", "gpt-tiny", "--batch", "2", "--seq", "8", "--repeat", "1", "--json", driver="training")
+    assert done.returncode in (0, 1), done.stderr  # 1: slower than the bar, which is for a larger model
+    found = json.loads(done.stdout)
+    assert 0.8 <= found["share_on_devices"] <= 1
+    assert found["tiles"] >= found["levels"] > 0

@@ -7,10 +7,10 @@ has a master copy in float32, on which the optimizer works. State that is lost i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,17 @@ from cleave_plan.training.optimizers import Block, optimizer_of
 from cleave_plan.training.ownership import Shard
 from cleave_plan.training.settings import Settings
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 BLOCK_ELEMENTS = 1 << 15
 """Elements that are updated together: with state and scratch they fit into a core's second cache."""
 
 _NORM_ELEMENTS = 1 << 16
 """Elements whose squares are added before the next ones are; fixed, so that the norm does not depend on anything else."""
+
+_WORTH_THREADS = 1 << 18
+"""Elements from which on handing pieces to other threads takes less than it saves."""
 
 _CLIP_GUARD = 1e-6
 """Added to the norm before it divides, as PyTorch does."""
@@ -60,6 +66,7 @@ class Parameters:
         }
         self.shards = tuple(shards)
         self._pieces = list(_pieces(self.shards))
+        self._elements = sum(master.size for master in self._masters.values())
         self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="optimizer")
         self._room = threading.local()
 
@@ -97,7 +104,7 @@ class Parameters:
         not finite.
         """
         flat = {name: np.ascontiguousarray(gradient).reshape(-1) for name, gradient in gradients.items()}
-        norm = scale * sqrt(sum(self._pool.map(_sum_of_squares, flat.values())))
+        norm = scale * sqrt(sum(self._each(_sum_of_squares, flat.values())))
         if not np.isfinite(norm):
             raise ExecutionError(
                 "the gradients hold infinities or NaN", where=f"step {step}", expected="finite gradients",
@@ -109,8 +116,13 @@ class Parameters:
         def update(piece: _Piece) -> None:
             self._update(piece, flat[piece.name], step=step, share=share, factor=factor)
 
-        list(self._pool.map(update, self._pieces))
+        for _ in self._each(update, self._pieces):
+            pass
         return norm
+
+    def _each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """``work`` on every item, on all cores where that is worth it."""
+        return self._pool.map(work, items) if self._elements >= _WORTH_THREADS else map(work, items)
 
     def _update(self, piece: _Piece, gradient: Array, *, step: int, share: float, factor: float) -> None:
         name, span = piece.name, slice(piece.start, piece.stop)

@@ -19,6 +19,7 @@ import numpy as np
 
 from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.cores import usable_cores
+from cleave_plan.execution.recovery import Incident
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
 from cleave_plan.kernels.arrays import Array
@@ -49,7 +50,8 @@ class Trainer:
         self._parameters = Parameters(initial, statistics, shards, settings, session.share)
         self._notes: list[str] = []
         self._identity: dict[str, Any] = {}
-        self._last: RunResult | None = None
+        self._workers = 0
+        self._run_notes: dict[str, None] = {}
 
     def run(self, duration: Duration, progress: Progress = silent) -> TrainingResult:
         """Train; the result has the values of the last step.
@@ -84,9 +86,8 @@ class Trainer:
             return TrainingResult(
                 first_step=first + 1, steps=tuple(reports), samples=self._samples, tokens=self._tokens,
                 seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._parameters.bytes_of(),
-                workers=0 if self._last is None else self._last.workers, runtime="" if self._last is None else self._last.runtime,
-                values=dict(self._parameters.values), checkpoint=written,
-                notes=(*self._notes, *(() if self._last is None else self._last.notes)),
+                workers=self._workers, runtime=self._session.runtime, values=dict(self._parameters.values), checkpoint=written,
+                notes=(*self._notes, *self._run_notes),
             )  # fmt: skip
 
     @property
@@ -104,33 +105,42 @@ class Trainer:
     def _one(self, number: int, steps: int) -> StepReport:
         """Step ``number`` (from 0): the gradients of its batches, averaged, and the optimizer."""
         begin = time.perf_counter()
-        names, count = self._step.gradient.names, self._settings.accumulate
+        count = self._settings.accumulate
         losses: list[float] = []
         gradients: dict[str, Array] = {}
-        results: list[RunResult] = []
+        traffic: list[tuple[int, int]] = []
+        incidents: list[Incident] = []
         for place in range(count):
-            batch = self._batches.batch(number * count + place)
-            result = self._session.run({**batch, **self._parameters.feeds})
-            losses.append(float(np.asarray(result.outputs[names.loss]).reshape(())))
-            if not math.isfinite(losses[-1]):
-                raise ExecutionError(
-                    f"the loss is {losses[-1]}", where=f"step {number + 1}", expected="a finite number",
-                    remedy="lower the learning rate, clip the gradients (clip_norm), or look at the data of this step",
-                )  # fmt: skip
-            gradients = _added(gradients, outputs_of(names.gradients, result.outputs), keep=count > 1)
-            self._parameters.keep_statistics(outputs_of(names.statistics, result.outputs))
-            results.append(result)
-            self._last = result
+            result = self._batch(number * count + place, where=f"step {number + 1}")
+            losses.append(self._loss(result))
+            gradients = _added(gradients, outputs_of(self._step.gradient.names.gradients, result.outputs), keep=count > 1)
+            traffic.append((result.bytes_down, result.bytes_up))
+            incidents += result.incidents
         computed = time.perf_counter()
         share = self._settings.schedule.share(number, steps)
         norm = self._parameters.step(gradients, step=number + 1, share=share, scale=1 / count)
         now = time.perf_counter()
+        down, up = (sum(way) for way in zip(*traffic, strict=True))
         return StepReport(
             step=number + 1, loss=sum(losses) / count, learning_rate=self._settings.learning_rate * share, gradient_norm=norm,
-            seconds=now - begin, optimizer_s=now - computed, bytes_down=sum(result.bytes_down for result in results),
-            bytes_up=sum(result.bytes_up for result in results),
-            incidents=tuple(incident for result in results for incident in result.incidents),
+            seconds=now - begin, optimizer_s=now - computed, bytes_down=down, bytes_up=up, incidents=tuple(incidents),
         )  # fmt: skip
+
+    def _batch(self, number: int, *, where: str) -> RunResult:
+        """Run batch ``number`` (from 0) and take in its running statistics; raises ExecutionError when its loss is not finite."""
+        result = self._session.run({**self._batches.batch(number), **self._parameters.feeds})
+        self._workers = result.workers
+        self._run_notes.update(dict.fromkeys(result.notes))
+        if not math.isfinite(self._loss(result)):
+            raise ExecutionError(
+                f"the loss is {self._loss(result)}", where=where, expected="a finite number",
+                remedy="lower the learning rate, clip the gradients (clip_norm), or look at the data of this step",
+            )  # fmt: skip
+        self._parameters.keep_statistics(outputs_of(self._step.gradient.names.statistics, result.outputs))
+        return result
+
+    def _loss(self, result: RunResult) -> float:
+        return float(np.asarray(result.outputs[self._step.gradient.names.loss]).reshape(()))
 
     def _begin(self, folder: CheckpointFolder | None, *, resume: bool) -> tuple[int, Any]:
         """The steps that are done already, and the checkpoint that says so."""

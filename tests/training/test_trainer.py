@@ -156,7 +156,7 @@ def test_a_resumed_run_is_the_undisturbed_one(stopped: int, tmp_path: Path) -> N
     with pytest.raises(StoppedError):
         train_here(model, data, ADAMW, duration, observe=stop_after(stopped))
     resumed = Duration(steps=10, metrics=duration.metrics, checkpoints=duration.checkpoints, checkpoint_every=2, resume=True)
-    result = train_here(model, data, ADAMW, resumed)
+    result = train_here(model, data, ADAMW, resumed, plan_seed=9)
     assert result.first_step == (stopped - 1) // 2 * 2 + 1
     first, second = (
         [json.loads(line) for line in (tmp_path / name).read_text().splitlines()] for name in ("whole.jsonl", "parts.jsonl")
@@ -187,6 +187,28 @@ def test_what_would_not_go_on_as_it_began(tmp_path: Path) -> None:
     for text, other_model, other_data, settings, steps in cases:
         with pytest.raises(UsageError, match=text):
             train_here(other_model, other_data, settings, Duration(steps=steps, checkpoints=tmp_path / "run", resume=True))
+
+
+def test_a_plan_that_may_change_the_bits_is_said(tmp_path: Path) -> None:
+    """Without reproducible products a run that is resumed under another plan goes on, with a note."""
+    model, data, settings = perceptron(tmp_path / "m.onnx"), samples(), Settings(reproducible=False)
+    train_here(model, data, settings, Duration(steps=2, checkpoints=tmp_path / "run"))
+    again = Duration(steps=3, checkpoints=tmp_path / "run", resume=True)
+    assert train_here(model, data, settings, again).notes == ()
+    other = Duration(steps=4, checkpoints=tmp_path / "run", resume=True)
+    (note,) = train_here(model, data, settings, other, plan_seed=9).notes
+    assert note == "resumed with another plan: the bits may differ from those of an undisturbed run"
+
+
+def test_blocks_and_threads_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters updated five elements at a time by several threads are those updated whole, to the bit."""
+    model, data = perceptron(tmp_path / "m.onnx"), samples()
+    whole = train_here(model, data, ADAMW, Duration(steps=4))
+    monkeypatch.setattr("cleave_plan.training.parameters.BLOCK_ELEMENTS", 5)
+    monkeypatch.setattr("cleave_plan.training.parameters._WORTH_THREADS", 0)
+    pieces = train_here(model, data, ADAMW, Duration(steps=4))
+    for name, value in whole.values.items():
+        assert np.array_equal(value, pieces.values[name])
 
 
 def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path) -> None:

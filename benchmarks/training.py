@@ -1,0 +1,152 @@
+"""What a training step costs over local workers, beside the same gradient graph in onnxruntime on the same two cores.
+
+    python -m benchmarks.training [--model gpt-small] [--batch 8] [--seq 128] [--repeat N] [--reproducible] [--json]
+
+Both are fed the same parameters and batch and take turns; figures are medians. The profile says where a step's time goes: levels
+(waiting for tiles), the server's segments between them, the optimizer. Processor time is that of all processes: the better
+figure on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from cleave_plan.api.models import gradient_request
+from cleave_plan.execution.engines.local import LocalEngine
+from cleave_plan.execution.inputs import random_inputs
+from cleave_plan.execution.server import RunResult
+from cleave_plan.execution.session import Session
+from cleave_plan.fleet.synthetic import generate_fleet
+from cleave_plan.plan.plan import Plan
+from cleave_plan.planning.planner import make_plan
+from cleave_plan.training.ownership import shards_of
+from cleave_plan.training.parameters import Parameters, elements_of
+from cleave_plan.training.settings import Settings
+from cleave_plan.training.step import TrainingStep, outputs_of, training_step
+from models.registry import build
+
+WORKERS = 4
+BAR = 2.0
+LEAST_SHARE = 0.8
+
+
+def share_on_devices(plan: Plan, step: TrainingStep) -> float:
+    """The share of the GEMM FLOP that the plan's devices compute."""
+    macs = {gemm.name: gemm.macs for gemm in step.imported.workload.gemms}
+    away = 0.0
+    for assignment in plan.assignments:
+        total = sum(macs[name] for name in assignment.gemms)
+        volumes = _volumes(assignment.tiles).astype(float)
+        on_devices = volumes[assignment.tiles.device < len(plan.device_names)].sum()
+        away += total * (on_devices / volumes.sum() if len(volumes) else 0.0)
+    return away / sum(macs.values())
+
+
+def _volumes(tiles: Any) -> np.ndarray:
+    sides = [tiles.column(f"{axis}_stop") - tiles.column(f"{axis}_start") for axis in ("m", "n", "k", "batch")]
+    return np.prod(np.stack(sides), axis=0)
+
+
+def whole_step(step: TrainingStep, threads: int) -> onnxruntime.InferenceSession:
+    """The gradient graph in onnxruntime."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # that parameters are inputs is what is wanted
+    return onnxruntime.InferenceSession(
+        step.gradient.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )  # fmt: skip
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The figures of one model."""
+    path = folder / "model.onnx"
+    path.write_bytes(build(options.model, batch=options.batch, seq=options.seq, weights="seeded").SerializeToString())
+    step = training_step(path, *gradient_request(loss="cross-entropy"))
+    plan = make_plan(step.imported.workload, generate_fleet(WORKERS, preset="cleave"), without=frozenset({"server"}))
+    inputs = random_inputs(step.imported)
+    whole = whole_step(step, 2)
+    names = [value.name for value in whole.get_outputs()]
+    initial, statistics_ = step.initial()
+    engine = LocalEngine(WORKERS)
+    with Session(plan, step.imported, engine=engine, reproducible=options.reproducible) as session:
+        shards = shards_of(plan, step.imported.workload, elements_of(initial))
+        parameters = Parameters(initial, statistics_, shards, Settings(), session.share)
+        taken: dict[str, list[float]] = {"onnxruntime": [], "step": [], "optimizer": []}
+        results: list[RunResult] = []
+        cpu: dict[str, list[float]] = {"onnxruntime": [], "step": []}
+        for _ in range(options.repeat + 1):
+            start, begun = time.perf_counter(), time.process_time()
+            expected = dict(zip(names, whole.run(names, inputs | parameters.feeds), strict=True))
+            taken["onnxruntime"].append(time.perf_counter() - start)
+            cpu["onnxruntime"].append(time.process_time() - begun)
+            start, begun = time.perf_counter(), time.process_time() + cpu_seconds(engine.processes)
+            results.append(session.run(inputs | parameters.feeds))
+            taken["step"].append(time.perf_counter() - start)
+            cpu["step"].append(time.process_time() + cpu_seconds(engine.processes) - begun)
+            check(results[-1].outputs, expected)
+            start = time.perf_counter()
+            parameters.step(outputs_of(step.gradient.names.gradients, results[-1].outputs), step=1, share=0.0)
+            taken["optimizer"].append(time.perf_counter() - start)
+        parameters.close()
+    median = {name: statistics.median(times[1:]) for name, times in taken.items()}
+    levels = statistics.median(sum(timing.seconds for timing in result.timings) for result in results[1:])
+    busy = statistics.median(sum(result.device_s.values()) for result in results[1:])
+    return {
+        "model": options.model, "batch": options.batch, "seq": options.seq, "reproducible": options.reproducible,
+        "share_on_devices": share_on_devices(plan, step), "tiles": results[-1].tiles_run, "levels": len(results[-1].timings),
+        "onnxruntime_s": median["onnxruntime"], "step_s": median["step"], "levels_s": levels,
+        "segments_s": median["step"] - levels, "devices_busy_s": busy, "optimizer_s": median["optimizer"],
+        "ratio": median["step"] / median["onnxruntime"], "cpu_onnxruntime_s": statistics.median(cpu["onnxruntime"][1:]),
+        "cpu_step_s": statistics.median(cpu["step"][1:]),
+        "cpu_ratio": statistics.median(cpu["step"][1:]) / statistics.median(cpu["onnxruntime"][1:]),
+    }  # fmt: skip
+
+
+def cpu_seconds(processes: Sequence[int]) -> float:
+    """Processor time that other processes have had: it tells on a busy machine too what is done."""
+    fields = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split() for process in processes]
+    return sum(int(row[11]) + int(row[12]) for row in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def check(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise AssertionError when the gradients differ: a fast wrong answer is no figure."""
+    for name, array in wanted.items():
+        if not np.linalg.norm(got[name] - array) <= 1e-4 * max(1e-3, float(np.linalg.norm(array))):
+            raise AssertionError(f"{name} is not what onnxruntime gives")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print; exit code 1 when the bar is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description="A training step over local workers.")
+    parser.add_argument("--model", default="gpt-small")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seq", type=int, default=128)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--reproducible", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder))
+    if options.json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name:>18}  {value:.4g}" if isinstance(value, float) else f"{name:>18}  {value}")
+    holds = found["ratio"] <= BAR and found["share_on_devices"] >= LEAST_SHARE
+    return 0 if holds or options.reproducible else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
