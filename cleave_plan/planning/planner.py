@@ -126,7 +126,7 @@ def _clock_notes(answer: Answer, time_limit_s: float) -> list[str]:
 def _solved(program: Program, found: Candidates, base: list[float], gap: float, time_limit_s: float) -> Answer:
     """The program's answer; an infeasible one is explained, and a solver's word for it is not taken alone."""
     answer = solve(program, gap=gap, time_limit_s=time_limit_s)
-    if answer.values:
+    if answer.values or answer.outcome is Outcome.SOLVED:
         return answer
     _explain_memory(found, base)
     for other in available():

@@ -51,9 +51,11 @@ def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | No
 
     Raises CleaveError when the solver's answer violates a row, or when that solver is not installed.
     """
+    name, engine = _engine(solver, gap, time_limit_s)
+    if not program.integers:
+        return _nothing_to_choose(program, name)
     started = time.perf_counter()
     model, variables = _translate(program)
-    name, engine = _engine(solver, gap, time_limit_s)
     built = time.perf_counter()
     with _quiet_stdout():
         model.solve(engine)
@@ -72,6 +74,15 @@ def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | No
     return Answer(
         outcome=Outcome.SOLVED if proven else Outcome.TIME_LIMITED, solver=name, values=values, objective=objective,
         bound=_dual_bound(model, name, objective), **times,
+    )  # fmt: skip
+
+
+def _nothing_to_choose(program: Program, name: str) -> Answer:
+    """The answer for a model without GEMMs; solvers do not agree on what to call a program without variables."""
+    holds = all(row.limit >= 0 for row in program.rows)
+    return Answer(
+        outcome=Outcome.SOLVED if holds else Outcome.INFEASIBLE, solver=name, values={}, objective=0.0 if holds else math.inf,
+        bound=0.0, build_s=0.0, solve_s=0.0,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hand_plans import random_plan
@@ -16,6 +17,7 @@ from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.kernels.arrays import numpy_dtype
 from cleave_plan.kernels.chain import Work
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import silent
 
 
@@ -83,7 +85,17 @@ def run_split(
     path: Path, inputs: Mapping[str, np.ndarray], *, seed: int = 0, devices: int = 8, cuts: int = 5, runtime: str = "auto"
 ) -> tuple[ImportedModel, RunResult]:
     """The model with every GEMM that devices may compute cut at random, and what the run gave."""
-    imported = load_model(path, shapes={name: np.shape(array) for name, array in inputs.items() if isinstance(array, np.ndarray)})
+    imported = load_model(path, shapes=shapes_of(inputs))
     plan = random_plan(imported.workload, seed=seed, devices=devices, cuts=cuts, keep=0.0)
+    return imported, run_plan(imported, plan, inputs, runtime=runtime)
+
+
+def shapes_of(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of those inputs that are arrays."""
+    return {name: np.shape(array) for name, array in inputs.items() if isinstance(array, np.ndarray)}
+
+
+def run_plan(imported: ImportedModel, plan: Plan, inputs: Mapping[str, Any], *, runtime: str = "auto") -> RunResult:
+    """What a run of ``plan`` gives, its tiles computed here."""
     placed = admit(plan, imported.workload)
-    return imported, Walk(imported, placed, InProcess(), runtime=runtime, progress=silent).run(dict(inputs))
+    return Walk(imported, placed, InProcess(), runtime=runtime, progress=silent).run(dict(inputs))

@@ -10,6 +10,7 @@ import pytest
 from planning_cases import CURVE, conv_of, device, fleet_of, gemm_of, server, window_of, workload_of
 
 from cleave_plan.dtypes import DType
+from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.plan.planfile import plan_document
@@ -196,3 +197,18 @@ def test_element_types_of_a_few_bits() -> None:
     """int4 weights against float16 rows."""
     gemm = gemm_of("g", (1, 33, 64, 47), dtype=DType.FLOAT16)
     held([replace(gemm, b=replace(gemm.b, dtype=DType.INT4))], fleet_of(unequal(5)), ALONE)
+
+
+@pytest.mark.parametrize("without", [ALONE, frozenset()], ids=["devices", "with server"])
+def test_a_model_without_products(without: frozenset[str]) -> None:
+    """There is nothing to choose: the plan is empty, and takes what the server's operators take."""
+    plan = held([], fleet_of(unequal(3), [server(memory_bytes=1e6)]), without)
+    assert plan.assignments == ()
+    assert (plan.predicted.levels_s, plan.predicted.bound_s, plan.predicted.gap) == (0.0, 0.0, 0.0)
+
+
+def test_a_model_without_products_that_no_server_holds() -> None:
+    """Parameters of no GEMM still have to lie somewhere."""
+    workload = replace(workload_of([]), parameters={"table": 10_000})
+    with pytest.raises(InfeasibleError, match="servers cannot hold the model"):
+        make_plan(workload, fleet_of(unequal(3), [server(memory_bytes=5e3)]))
