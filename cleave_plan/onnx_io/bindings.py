@@ -79,6 +79,8 @@ def check_trips(graph: onnx.GraphProto, trips: Mapping[str, int]) -> None:
 
 
 def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:
+    if not dims:
+        return
     existing = list(dict.fromkeys(_symbols(graph.input)))
     # Sizes that depend on the data have names in the inner tensors only.
     hidden = set(_symbols(graph.value_info)) | set(_symbols(graph.output))

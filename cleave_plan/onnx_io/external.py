@@ -65,7 +65,7 @@ def locate(tensor: onnx.TensorProto, folder: Path, resolved: dict[str, Path] | N
 
 def _inside(location: str, folder: Path, where: str) -> Path:
     """The file that ``location`` names, links followed; refused outside ``folder``."""
-    if not location or "\0" in location:
+    if not isinstance(location, str) or not location or "\0" in location:
         raise InputFileError("external data has no usable location", where=where, expected="a file name beside the model")
     try:
         home = folder.resolve()

@@ -15,6 +15,7 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs, check_trips
 from cleave_plan.onnx_io.bodies import Enclosing, InnerGemm, InnerWork, work_inside
 from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains, may_be_scores
+from cleave_plan.onnx_io.collector import paused
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import Diagnosis
 from cleave_plan.onnx_io.elements import dtype_of
@@ -86,7 +87,8 @@ def load_model(
     be, and InputFileError when the file is no model, contradicts itself, or leaves the shape of a GEMM open for want of a
     size of an input (the error says which). Work that only the data decides is listed in ``workload.unknown``.
     """
-    return import_model(read_model(Path(path)), dims=dims, shapes=shapes, trips=trips)
+    with paused():
+        return import_model(read_model(Path(path)), dims=dims, shapes=shapes, trips=trips)
 
 
 def import_model(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import onnx
 
-from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN, domain_of, may_hold_matrix_work
+from cleave_plan.onnx_io.common_shapes import COMMON_RULES
+from cleave_plan.onnx_io.matrix_work import MATRIX_WORK, MICROSOFT, OWN, domain_of, may_hold_matrix_work
 from cleave_plan.onnx_io.rules import (
     attention,
     attention_grouped,
@@ -25,6 +26,7 @@ from cleave_plan.onnx_io.rules import (
     transposed,
 )
 from cleave_plan.onnx_io.rules.forms import Operator
+from cleave_plan.onnx_io.shape_rules import SHAPE_RULES
 from cleave_plan.onnx_io.views import NodeView, views_of
 
 OPERATORS: dict[tuple[str, str], Operator] = {
@@ -48,6 +50,10 @@ OPERATORS: dict[tuple[str, str], Operator] = {
 }  # fmt: skip
 
 
+_COUNTED = OPERATORS.keys() | ({("", op) for op in COMMON_RULES} | SHAPE_RULES.keys()) - {("", op) for op in MATRIX_WORK[""]}
+"""Operators of which it is known, without asking onnx's register (eight megabytes), that no work of theirs is left out."""
+
+
 def operator_of(node: onnx.NodeProto) -> Operator | None:
     """The rule of the node's operator, None when it has none."""
     return OPERATORS.get((domain_of(node), node.op_type))
@@ -55,9 +61,11 @@ def operator_of(node: onnx.NodeProto) -> Operator | None:
 
 def has_uncounted_matrix_work(view: NodeView) -> bool:
     """Whether the node, or anything in its subgraphs, holds (or may hold) matrix work that no GEMM of the workload counts."""
-    if (view.domain, view.op) in OPERATORS:
+    if (view.domain, view.op) in _COUNTED:
         return False
     if may_hold_matrix_work(view.domain, view.op):
         return True
+    if not view.bodies:
+        return False
     inner = [inner for graph in view.bodies for inner in views_of(graph.node)]
     return any((view.domain, view.op) in OPERATORS or has_uncounted_matrix_work(view) for view in inner)

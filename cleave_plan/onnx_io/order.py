@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 import onnx
 
 from cleave_plan.errors import InputFileError
+from cleave_plan.onnx_io.text import refuse_damaged
 from cleave_plan.onnx_io.views import NodeView, graph_sources, views_of
 
 
@@ -33,6 +35,8 @@ def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[NodeView, ...]:
 def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[NodeView, ...]:
     own = graph_sources(graph)
     nodes = _without_repeats(views_of(graph.node))
+    # What is read, and what the graph gives out, is one of these.
+    refuse_damaged(chain(own, *((view.op, view.domain, view.name, *view.outputs) for view in nodes)), where)
     maker = _makers(nodes, own, where)
     sources = own.union(outer)
     for value in graph.output:

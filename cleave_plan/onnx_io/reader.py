@@ -16,7 +16,7 @@ from onnx import inliner
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.order import sort_nodes
-from cleave_plan.onnx_io.text import refuse_damaged_names
+from cleave_plan.onnx_io.text import refuse_damaged
 from cleave_plan.onnx_io.views import NodeView
 
 _EXPORT_AGAIN = "export or download the model again"
@@ -55,7 +55,7 @@ def read_model(path: Path) -> ModelFile:
 def read_bytes(data: bytes, path: Path) -> ModelFile:
     """The model whose file holds ``data``, at ``path`` or (a model made here) where its weights lie; raises as read_model."""
     model = _parse(data, path)
-    refuse_damaged_names(model, str(path))
+    refuse_damaged((entry.domain for entry in model.opset_import), str(path))
     digest = hashlib.sha256(data).hexdigest()
     del data
     if model.functions:
@@ -110,6 +110,9 @@ def _parse(data: bytes, path: Path) -> onnx.ModelProto:
 
 def _inline(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Replace every call of a local function by its body (attribute references filled in)."""
+    for function in model.functions:
+        called = (part for node in function.node for part in (node.op_type, node.domain))
+        refuse_damaged((function.name, function.domain, *called), str(path))
     _refuse_recursion(model, path)
     try:
         return inliner.inline_local_functions(model, convert_version=True)

@@ -42,7 +42,7 @@ _BODY_VISITS = 200_000
 """Most visits to nodes of bodies in one import, so that no file keeps it busy for ever."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """What a node's outputs are; ``fault`` is set when the node cannot run on its inputs (``certain``: by our own rule)."""
 
@@ -104,7 +104,8 @@ class ShapeWalk:
                 if not name:
                     continue
                 claimed = None if answer.fault else claims.get(name)
-                known = fact if claimed is None else self._completed(fact, claimed.type, view.node, name)
+                is_open = claimed is not None and not _says(claimed.type, fact)
+                known = self._completed(fact, claimed.type, view.node, name) if is_open else fact
                 if known.sizes is None and not self._depth and not answer.fault:
                     known = self._named(known, name, view, scope)
                 scope[name] = known
@@ -185,11 +186,10 @@ class ShapeWalk:
         return Answer([self._folded(fact, value) for fact, value in zip(answer.outputs, folded, strict=True)])
 
     def _may_fold(self, node: onnx.NodeProto, inputs: list[Fact], outputs: list[Fact]) -> bool:
-        if domain_of(node) != "" or self._inference.schema(node.op_type, "") is None:
+        if domain_of(node) != "":
             return False
-        if node.op_type in _SIZE_FROM_VALUES:
-            return True
-        return all(fact.sizes is not None and is_small(fact.elem, fact.sizes) for fact in outputs)
+        small = all(fact.sizes is not None and is_small(fact.elem, fact.sizes) for fact in outputs)
+        return (small or node.op_type in _SIZE_FROM_VALUES) and self._inference.schema(node.op_type, "") is not None
 
     @staticmethod
     def _folded(fact: Fact, value: Value) -> Fact:
@@ -262,6 +262,11 @@ class ShapeWalk:
             self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
             return Fact(elem=elem, shape=fact.shape, value=fact.value)
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def _says(claimed: onnx.TypeProto, fact: Fact) -> bool:
+    """Whether a claim says nothing but what is known already: the usual case, told without making a fact of the claim."""
+    return bool(fact.elem) and fact.sizes == tuple([dim.dim_value for dim in claimed.tensor_type.shape.dim])
 
 
 def inner_name(tensor: str, axis: int) -> str:
