@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -55,7 +55,8 @@ class Fact:
 
     def __post_init__(self) -> None:
         shape, value = self.shape, self.value
-        self.sizes = shape if shape is not None and _NUMBERS.issuperset(map(type, shape)) else None
+        known = shape is not None and _NUMBERS.issuperset(map(type, shape))
+        self.sizes = cast("tuple[int, ...]", shape) if known else None
         self.key = None if self.other is not None else (self.elem, shape, None if value is None else _fingerprint(value))
 
     @property
