@@ -35,6 +35,7 @@ from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors
 from cleave_plan.onnx_io.traffic import bytes_moved
+from cleave_plan.onnx_io.unrolling import write_out_scans
 from cleave_plan.onnx_io.views import NodeView, views_of
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
@@ -114,7 +115,10 @@ def import_model(
     facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
     walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
     regions = walk.run(graph, facts, nodes=file.nodes)
-    origins = expand_fused(file, facts, unique_names(file.nodes)) if _may_expand(file.nodes) else {}
+    file, origins = write_out_scans(file, regions, facts, walk) if regions else (file, {})
+    if _may_expand(file.nodes):
+        expanded = expand_fused(file, facts, unique_names(file.nodes))
+        origins |= {name: origins.get(origin.name, origin) for name, origin in expanded.items()}
     return _Importer(file, bindings, facts, walk, origins, regions).build(given)
 
 

@@ -104,8 +104,10 @@ class ShapeWalk:
                 if not name:
                     continue
                 claimed = None if answer.fault else claims.get(name)
-                is_open = claimed is not None and not _says(claimed.type, fact)
-                known = self._completed(fact, claimed.type, view.node, name) if is_open else fact
+                if claimed is None or _says(claimed.type, fact):
+                    known = fact
+                else:
+                    known = self._completed(fact, claimed.type, view.node, name)
                 if known.sizes is None and not self._depth and not answer.fault:
                     known = self._named(known, name, view, scope)
                 scope[name] = known

@@ -196,7 +196,7 @@ def scan_body(element: tuple[int, ...]) -> onnx.GraphProto:
     return helper.make_graph(nodes, "body", inputs, [value("s_next", (1, 3)), value("row", None)])
 
 
-@pytest.mark.parametrize(("axis", "shape"), [(0, (6, 1, 4)), (1, (1, 6, 4)), (-1, (1, 4, 6))])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (12, 1, 4)), (1, (1, 12, 4)), (-1, (1, 4, 12))])
 def test_scan(tmp_path: Path, axis: int, shape: tuple[int, ...]) -> None:
     """One run for each slice of the axis; outputs have the shapes that onnxruntime gives."""
     ort = pytest.importorskip("onnxruntime")
@@ -207,9 +207,18 @@ def test_scan(tmp_path: Path, axis: int, shape: tuple[int, ...]) -> None:
     outputs = [value("end", None), value("rows", None)]
     proto = model(nodes, {"x": shape}, outputs, {"w": weight(4, 3), "s0": np.zeros((1, 3), np.float32)})
     imported = load(tmp_path, proto)
-    assert counts(imported.workload) == {"scan/step": (6, 1, 1, 4, 3)}
+    assert counts(imported.workload) == {"scan/step": (12, 1, 1, 4, 3)}
     results = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": np.ones(shape, np.float32)})
     assert [imported.tensor_shapes[name] for name in ("end", "rows")] == [result.shape for result in results]
+
+
+def test_a_short_scan_is_written_out(tmp_path: Path) -> None:
+    """Each step has a product of its own, which devices may share; together they are those of the node in the body."""
+    nodes = [node("Scan", ["s0", "x"], ["end", "rows"], name="scan", body=scan_body((1, 4)), num_scan_inputs=1)]
+    constants = {"w": weight(4, 3), "s0": np.zeros((1, 3), np.float32)}
+    workload = load(tmp_path, model(nodes, {"x": (3, 1, 4)}, ["end", "rows"], constants)).workload
+    assert counts(workload) == {f"scan/{step}/step": (1, 1, 1, 4, 3) for step in range(3)}
+    assert {(gemm.node, gemm.op, bool(gemm.pinned)) for gemm in workload.gemms} == {("scan/step", "MatMul", False)}
 
 
 def test_scan_of_the_first_kind(tmp_path: Path) -> None:
