@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
+    from cleave_plan.simulation.churn import ChurnRun
     from cleave_plan.simulation.compare import Comparison
     from cleave_plan.simulation.run import Simulation
     from cleave_plan.workload.graph import Workload
@@ -139,6 +140,39 @@ def simulate_plan(
         plan, workload, with_servers(fleet, plan.server_names), batches=batches, pacing=Pacing(pacing),
         dispatch=Dispatch(dispatch), seed=seed, timeline=timeline, progress=progress,
         variation=Variation(flop=jitter, downlink=jitter, uplink=jitter, throttling=throttling),
+    )  # fmt: skip
+
+
+def simulate_churn(
+    plan: Plan,
+    workload: Workload,
+    fleet: Fleet,
+    events: str | Path,
+    *,
+    batches: int | None = None,
+    duration_s: float | None = None,
+    detect_s: float = 1.0,
+    gain: float = 0.05,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> ChurnRun:
+    """``batches`` of ``plan`` (or as many as begin before ``duration_s``) in virtual time while devices come and go.
+
+    ``events``: mean times ("failures=30 min,stragglers=2 h"), or a trace file (:mod:`cleave_plan.fleet.churn`); ``detect_s``:
+    until a device that failed is noticed; ``gain``: share by which the worst device's part must become faster before another
+    takes it. Raises as :func:`simulate_plan` does, UsageError or InputFileError for events that cannot be meant, and
+    InfeasibleError when nobody is left who can take a tile.
+    """
+    from cleave_plan.fleet.churn import drawn, rates_of, read_trace
+    from cleave_plan.simulation.churn import churn
+
+    require_same(plan, workload, fleet)
+    names = [device.name for device in fleet.devices]
+    text = str(events)
+    happening = drawn(rates_of(text), names, seed) if "=" in text else iter(read_trace(Path(text), names))
+    return churn(
+        plan, workload, with_servers(fleet, plan.server_names), happening, batches=batches, duration_s=duration_s,
+        detect_s=detect_s, gain=gain, progress=progress,
     )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cleave_plan.cli.options import Share, input_file, json_option, output_file, throttling
+from cleave_plan.cli.options import Share, input_file, json_option, output_file, seconds, throttling
 from cleave_plan.cli.output import emit_json
+from cleave_plan.errors import UsageError
 
 EPILOG = """\b
 Examples:
@@ -16,6 +18,8 @@ Examples:
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --batches 20 --jitter 0.2 --dispatch dynamic --seed 1
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --throttle "5 min,0.5,1 min" --batches 10 --json
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --pacing shared --trace batch.pftrace
+  cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --churn "failures=30 min,stragglers=2 h" --duration "24 h"
+  cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --churn trace.csv --batches 10 --detect 0.2
 """
 
 PACINGS = ("planned", "shared")
@@ -47,6 +51,22 @@ DISPATCHES = ("barrier", "dynamic")
     "--throttle", "heat", metavar="AFTER,SHARE,COOL", type=throttling,
     help='A device that worked for AFTER in a row falls to SHARE of its FLOP/s until it rested for COOL ("5 min,0.5,1 min").',
 )  # fmt: skip
+@click.option(
+    "--churn", metavar="RATES|TRACE.csv",
+    help="Devices come and go: mean times (failures=, leaves=, stragglers= of each device, joins= between two; slowdown=), or a "
+    "trace (lines of time,event,device,detail).",
+)  # fmt: skip
+@click.option(
+    "--duration", "duration_s", metavar="TIME", type=seconds, help="With --churn: play for so long instead of --batches."
+)
+@click.option(
+    "--detect", "detect_s", metavar="TIME", type=seconds, default="1 s", show_default=True,
+    help="With --churn: time until a device that failed is noticed.",
+)  # fmt: skip
+@click.option(
+    "--gain", metavar="SHARE", type=Share(0, 1), default=0.05, show_default=True,
+    help="With --churn: share by which the slowest of the devices' parts must become faster before another device takes it.",
+)  # fmt: skip
 @click.option("--seed", metavar="S", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of all that is drawn.")
 @click.option(
     "--trace", "trace_file", metavar="T.pftrace", type=output_file, help="Write a Perfetto trace of the whole simulation."
@@ -61,15 +81,34 @@ def simulate(
     dispatch: str,
     jitter: float,
     heat: tuple[float, float, float] | None,
+    churn: str | None,
+    duration_s: float | None,
+    detect_s: float,
+    gain: float,
     seed: int,
     trace_file: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate batches of PLAN in virtual time, and compare them with what the plan predicts.
 
-    With planned pacing and nothing that varies the two are equal; shared links, jitter and heat show what the prediction
-    leaves out.
+    With planned pacing and nothing that varies the two are equal; shared links, jitter, heat and devices that come and go show
+    what the prediction leaves out.
     """
+    if churn is not None:
+        if pacing != "planned" or dispatch != "barrier" or jitter or heat or trace_file:
+            raise UsageError("--churn goes with planned pacing and barriers only", remedy="leave the other options out")
+        settings = {
+            "churn": churn,
+            "batches": batches,
+            "duration_s": duration_s,
+            "detect_s": detect_s,
+            "gain": gain,
+            "seed": seed,
+        }
+        _simulate_churn(plan_file, model_file, fleet_file, settings, as_json=as_json)
+        return
+    if duration_s is not None:
+        raise UsageError("--duration belongs to --churn", remedy="use --batches")
     from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_plan, write_simulation_trace
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.simulation import simulation_document, simulation_text
@@ -89,3 +128,23 @@ def simulate(
         emit_json(simulation_document(done, plan, settings))
     else:
         click.echo(simulation_text(done, plan, settings, Screen.of_stdout()))
+
+
+def _simulate_churn(plan_file: Path, model_file: Path, fleet_file: Path, settings: dict[str, Any], *, as_json: bool) -> None:
+    """Play batches while devices come and go, and tell."""
+    from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_churn
+    from cleave_plan.report.bars import progress_bar
+    from cleave_plan.report.churn import churn_document, churn_text
+    from cleave_plan.report.tables import Screen
+
+    plan = load_plan(plan_file)
+    workload, fleet = load_model_of(plan, model_file), load_fleet(fleet_file)
+    how = {name: value for name, value in settings.items() if name != "churn"}
+    if how["duration_s"] is not None:
+        how["batches"] = None
+    with progress_bar("simulating") as progress:
+        done = simulate_churn(plan, workload, fleet, settings["churn"], progress=progress, **how)
+    if as_json:
+        emit_json(churn_document(done, plan, settings))
+    else:
+        click.echo(churn_text(done, plan, settings, Screen.of_stdout()))

@@ -66,3 +66,22 @@ def test_simulate_refuses_what_means_nothing(files: Files) -> None:
         assert words in result.stderr
     other = cleave(*base, "--model", files.other_model)
     assert other.exit_code == 1
+
+
+def test_simulate_churn(files: Files, tmp_path: Path) -> None:
+    """Rates for a time, a trace for batches; options that do not go together are refused."""
+    found = simulated(files, "--churn", "failures=1 h,joins=10 s", "--duration", "2", "--gain", "0.1", "--seed", "3")
+    assert found["kind"] == "churn"
+    assert found["seconds"] >= 2
+    assert found["unfinished"] == 0
+    (tmp_path / "t.csv").write_text("time,event,device,detail\n1 ms,fail,board,\n")
+    traced = simulated(files, "--churn", str(tmp_path / "t.csv"), "--batches", "2", "--detect", "1 ms")
+    assert traced["events"]["fail"] == 1
+    assert len(traced["batch_s"]) == 2
+    base = ["simulate", files.plan, "--model", files.model, "--fleet", files.fleet]
+    assert "No tile was lost" in cleave(*base, "--churn", str(tmp_path / "t.csv")).stdout
+    for options, code in (
+        (["--churn", "deaths=1"], 2), (["--churn", "failures=1 h", "--jitter", "0.1"], 2), (["--duration", "1"], 2),
+        (["--churn", str(tmp_path / "none.csv")], 4),
+    ):  # fmt: skip
+        assert cleave(*base, *options).exit_code == code, options

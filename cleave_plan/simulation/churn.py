@@ -1,0 +1,316 @@
+r"""Batches of a plan in virtual time while devices come and go.
+
+Levels follow one another, each a barrier (:mod:`~cleave_plan.simulation.disturbed`). Between levels (never inside one) the
+server settles what has changed since: empty seats are given to devices that have none (:mod:`~cleave_plan.simulation.seats`); the
+tiles of seats that stay empty are cut over the others for each kind of level, once, until one of the takers is gone.
+
+    efficiency = batches * seconds of a batch that the plan predicts / seconds that they took
+
+What the plan predicts, with everyone there all the time, is the bound without churn. Devices keep nothing from level to level
+here, even where the plan lets them (:mod:`~cleave_plan.plan.keeping`): who sits on a seat now was not sent it before. No
+history is kept: memory does not grow with the time that is simulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cleave_plan.cost.efficiency import DeviceColumns, device_columns
+from cleave_plan.cost.tile import price
+from cleave_plan.dtypes import DType
+from cleave_plan.errors import InfeasibleError
+from cleave_plan.fleet.churn import Change, Event
+from cleave_plan.fleet.device import Fleet
+from cleave_plan.plan.objective import products_of
+from cleave_plan.plan.plan import Plan
+from cleave_plan.planning.recut import recut
+from cleave_plan.progress import Progress, silent
+from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats, Ints
+from cleave_plan.simulation.disturbed import Box, Disturbed, Losses, Task, tasks_of
+from cleave_plan.simulation.seats import Seats
+from cleave_plan.simulation.seatwork import SeatWork
+from cleave_plan.simulation.work import plan_work
+from cleave_plan.workload.graph import Workload
+
+DETECT_S = 1.0
+"""Seconds without a heartbeat after which a device counts as lost (assumed)."""
+
+GAIN = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChurnRun:
+    """What happened. ``seconds`` of virtual time that the whole ``batch_s`` took; ``planned_batch_s``: without churn.
+
+    ``events``: how many of each kind; ``tiles`` were lost or late and became ``pieces``; ``redone``: share of all multiply-adds
+    that these were; ``settled``: how often seats were settled, and ``moves`` how often someone sat down; ``empty``: mean
+    number of seats that nobody sat on; ``unfinished``: levels that ended with anything missing (there are none).
+    """
+
+    batch_s: tuple[float, ...]
+    planned_batch_s: float
+    events: dict[str, int]
+    tiles: int
+    pieces: int
+    redone: float
+    settled: int
+    moves: int
+    empty: float
+    unfinished: int
+
+    @property
+    def seconds(self) -> float:
+        """Virtual seconds of all batches."""
+        return sum(self.batch_s)
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the pace without churn that was kept."""
+        return len(self.batch_s) * self.planned_batch_s / self.seconds if self.batch_s and self.seconds else 0.0
+
+
+def churn(
+    plan: Plan,
+    workload: Workload,
+    fleet: Fleet,
+    events: Iterable[Event],
+    *,
+    batches: int | None = None,
+    duration_s: float | None = None,
+    detect_s: float = DETECT_S,
+    gain: float = GAIN,
+    progress: Progress = silent,
+) -> ChurnRun:
+    """Play ``batches`` whole batches, or as many as begin before ``duration_s``, while ``events`` happen.
+
+    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left who can take a tile, and as
+    :func:`plan_work` does.
+    """
+    player = _Player(plan, workload, fleet, events, detect_s, gain)
+    took: list[float] = []
+    while (batches is None or len(took) < batches) and (duration_s is None or player.now_s < duration_s):
+        took.append(player.batch())
+        share = len(took) / batches if batches else min(player.now_s / (duration_s or 1.0), 1.0)
+        progress(round(1000 * share), 1000, "simulating churn")
+    return player.told(tuple(took))
+
+
+def _forgetful(plan: Plan) -> Plan:
+    """``plan`` with devices that keep nothing."""
+    nothing = np.empty(0, dtype=np.int64)
+    return replace(plan, assignments=tuple(replace(one, held_a=nothing, held_b=nothing) for one in plan.assignments))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cover:
+    """An empty seat's tiles on others: rows, who was born there, and each row's task."""
+
+    rows: Ints
+    born: Ints
+    tasks: tuple[Task, ...]
+
+
+class _Player:
+    """The crowd, the seats and the clock."""
+
+    def __init__(
+        self, plan: Plan, workload: Workload, fleet: Fleet, events: Iterable[Event], detect_s: float, gain: float
+    ) -> None:
+        plan = _forgetful(plan)
+        laid = plan_work(plan, workload, fleet)
+        view, assignments = products_of(workload, plan.assignments)
+        owner = {name: assignment for assignment in assignments for name in assignment.gemms}
+        products = {gemm.name: gemm for gemm in view.workload.gemms}
+        self._kinds = [SeatWork(work, products, owner, fleet) for work in laid.kinds]
+        self._kind_of, self._operators_s = laid.kind_of.tolist(), laid.operators_s.tolist()
+        self._fleet, self._detect_s, self._gain = fleet, detect_s, gain
+        self._place = {device.name: place for place, device in enumerate(fleet.devices)}
+        self._times: dict[int, Floats] = {}
+        self._figures: dict[DType, DeviceColumns] = {}
+        self._crowd = Crowd([device.name for device in fleet.devices])
+        planned = np.array([kind.planned_s for kind in self._kinds])
+        self._seats = Seats(self._crowd, self._times_on, planned, np.bincount(laid.kind_of, minlength=len(planned)))
+        self._covers: dict[tuple[int, int], _Cover] = {}
+        self._events: Iterator[Event] = iter(events)
+        self._next = next(self._events, None)
+        self._count: Counter[str] = Counter()
+        self._gone: list[int] = []
+        self._changed = False
+        self._total = Losses()
+        self._macs = 0.0
+        self._levels = self._settled = self._unfinished = 0
+        self._empty = 0.0
+        self.now_s = 0.0
+        self.planned_batch_s = float(planned[laid.kind_of].sum()) + sum(self._operators_s)
+        self.result: list[tuple[int, Box]] | None = None
+
+    def batch(self) -> float:
+        """One batch; its seconds."""
+        begun = self.now_s
+        for place, kind in enumerate(self._kind_of):
+            self._pass(self._operators_s[place])
+            self._level(kind)
+        self._pass(self._operators_s[len(self._kind_of)])
+        return self.now_s - begun
+
+    def told(self, batch_s: tuple[float, ...]) -> ChurnRun:
+        """All counts."""
+        return ChurnRun(
+            batch_s=batch_s, planned_batch_s=self.planned_batch_s, events={str(change): self._count[change] for change in Change},
+            tiles=self._total.tiles, pieces=self._total.pieces, redone=self._total.redone / self._macs if self._macs else 0.0,
+            settled=self._settled, moves=self._seats.moves, empty=self._empty / max(self._levels, 1),
+            unfinished=self._unfinished,
+        )  # fmt: skip
+
+    def _times_on(self, like: int) -> Floats:
+        """Seconds of every kind and seat on the fleet's device ``like``, of shape (kinds, seats)."""
+        if like not in self._times:
+            self._times[like] = np.stack([kind.seconds_on(like) for kind in self._kinds])
+        return self._times[like]
+
+    def _columns(self, dtype: DType) -> DeviceColumns:
+        if dtype not in self._figures:
+            self._figures[dtype] = device_columns(self._fleet.devices, dtype)
+        return self._crowd.columns(self._figures[dtype])
+
+    # ------------------------------------------------------------------------------------------------- between levels
+
+    def _pass(self, seconds: float) -> None:
+        """Time in which no device works."""
+        end = self.now_s + seconds
+        while self._next is not None and self._next.time_s <= end:
+            self._happen(None)
+        self.now_s = end
+        self._notice_idle()
+        if self._changed:
+            self._changed = False
+            self._settled += 1
+            self._seats.settle(self._gain)
+
+    def _happen(self, level: Disturbed | None) -> None:
+        """The next event, inside a level or between two."""
+        event = self._next
+        assert event is not None, "asked for only when there is one"
+        self._next = next(self._events, None)
+        self._count[event.change] += 1
+        self._changed = True
+        crowd = self._crowd
+        if event.change is Change.JOIN:
+            crowd.join(event.device, self._place[event.like])
+        elif event.change is Change.SLOW:
+            row = crowd.row_of[event.device]
+            crowd.factor[row] *= event.factor
+            if level is not None:
+                level.slow(row, event.factor, event.time_s)
+        else:
+            row = crowd.go(event.device, event.time_s)
+            self._gone.append(row)
+            noticed_s = event.time_s + (self._detect_s if event.change is Change.FAIL else 0.0)
+            if event.change is Change.LEAVE:
+                crowd.forget(row)
+            if level is not None:
+                level.lose(row, noticed_s, event.time_s)
+
+    def _notice_idle(self) -> None:
+        """Losses that are noticed by now without a level having waited for them; rows of noticed ones are free again."""
+        crowd, left = self._crowd, []
+        for row in self._gone:
+            if crowd.known[row] and crowd.died_s[row] + self._detect_s <= self.now_s:
+                crowd.forget(row)
+            if crowd.known[row]:
+                left.append(row)
+                continue
+            self._seats.vacate(row)
+            crowd.release(row)
+            self._changed = True
+        self._gone = left
+
+    # ----------------------------------------------------------------------------------------------------- one level
+
+    def _level(self, number: int) -> None:
+        kind, crowd, seats = self._kinds[number], self._crowd, self._seats
+        held = np.flatnonzero((seats.holder >= 0) & (seats.taken_s[number] > 0))
+        busy = np.zeros(len(crowd))
+        busy[seats.holder[held]] = seats.taken_s[number, held]
+        empty = seats.empty.tolist()
+        covers = self._covering(number, empty, busy)
+        done = busy * crowd.factor
+        end = self.now_s + max(kind.servers_s, float(done.max(initial=0.0)))
+        self._levels, self._empty, self._macs = self._levels + 1, self._empty + len(empty), self._macs + kind.macs
+        late = (crowd.factor > crowd.seen) & (done > 0)
+        calm = self._next is None or self._next.time_s > end
+        if calm and self.result is None and not late.any() and bool(crowd.alive[busy > 0].all()):
+            self.now_s = end
+            return
+        self._disturbed(number, busy, covers)
+
+    def _disturbed(self, number: int, busy: Floats, covers: Sequence[_Cover]) -> None:
+        kind, crowd, seat_of = self._kinds[number], self._crowd, self._seats.seat_of.tolist()
+
+        def tasks_on(row: int) -> list[Task]:
+            own = [] if row >= len(seat_of) or seat_of[row] == NOBODY else kind.tasks(seat_of[row], int(crowd.like[row]))
+            taken = (cover.tasks[place] for cover in covers for place in np.flatnonzero(cover.rows == row).tolist())
+            return [*own, *taken]
+
+        level = Disturbed(
+            crowd=crowd, parts=kind.parts, columns=self._columns, start_s=self.now_s, servers_s=kind.servers_s,
+            planned_s=kind.planned_s, detect_s=self._detect_s, busy_s=busy, tasks_of=tasks_on, result=self.result,
+        )  # fmt: skip
+        while True:
+            event_s = np.inf if self._next is None else self._next.time_s
+            if min(level.next_s, event_s) > level.end_s and not level.next_s < np.inf:
+                break
+            if level.next_s <= event_s:
+                level.notice()
+            else:
+                self._happen(level)
+        self.now_s = level.end_s
+        level.finish()
+        self._changed = True
+        self._total.tiles += level.losses.tiles
+        self._total.pieces += level.losses.pieces
+        self._total.redone += level.losses.redone
+        self._unfinished += level.losses.missing != 0
+
+    def _covering(self, number: int, empty: Sequence[int], busy: Floats) -> list[_Cover]:
+        """The tiles of ``empty`` seats over others, as they were cut before where all who took them are still there; counts their
+        seconds (at factor 1) into ``busy``."""
+        crowd = self._crowd
+        covers, new = [], []
+        for seat in empty:
+            known = self._covers.get((number, seat))
+            if known is None or not (crowd.known[known.rows] & (crowd.born[known.rows] == known.born)).all():
+                new.append(seat)
+                continue
+            covers.append(known)
+            np.add.at(busy, known.rows, [task.seconds for task in known.tasks])
+        for seat in new:
+            cover = self._covers[number, seat] = self._cover(number, seat, busy)
+            covers.append(cover)
+            np.add.at(busy, cover.rows, [task.seconds for task in cover.tasks])
+        return covers
+
+    def _cover(self, number: int, seat: int, busy_s: Floats) -> _Cover:
+        """An empty seat's tiles cut over the others, who are ``busy_s`` (at factor 1) with what else they have."""
+        crowd, kind = self._crowd, self._kinds[number]
+        busy = np.where(crowd.used & crowd.known, busy_s * crowd.seen, np.inf)
+        tasks: list[Task] = []
+        rows: list[int] = []
+        for part, (gemm, tiles) in enumerate(zip(kind.parts, kind.tiles, strict=True)):
+            mine, columns = tiles.select(tiles.device == seat), self._columns(gemm.dtype)
+            found = recut(gemm, mine, columns, busy)
+            if found.left:
+                raise InfeasibleError(
+                    f"no device that is there can take {len(found.left)} tiles of one that is gone", where=f"GEMM {gemm.name}",
+                    facts={"gemm": gemm.name, "unit": "tile", "left": len(found.left)}, remedy="plan for a fleet with a reserve",
+                )  # fmt: skip
+            seconds = price(gemm, found.tiles, columns).executed_s / crowd.seen[found.tiles.device]
+            rows += found.tiles.device.tolist()
+            tasks += tasks_of(part, found.tiles, seconds)
+            busy = found.busy_s
+        at = np.array(rows, dtype=np.int64)
+        return _Cover(rows=at, born=crowd.born[at].copy(), tasks=tuple(tasks))

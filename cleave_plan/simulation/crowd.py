@@ -1,0 +1,82 @@
+"""Everyone who is there: columns over rows, one row for each device, used again when its device has gone and all know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cleave_plan.cost.efficiency import DeviceColumns
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+NOBODY = -1
+
+
+class Crowd:
+    """Columns over rows.
+
+    ``like``: the fleet's device whose figures it has; ``factor``: how many times longer everything takes; ``seen``: the factor
+    that the server knows of; ``alive``: whether it works; ``known``: whether the server counts on it; ``born``: how many devices
+    had come before it (a row used again is another device); ``died_s``: when it failed.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        count = len(names)
+        self.like = np.arange(count)
+        self.factor, self.seen, self.died_s = np.ones(count), np.ones(count), np.full(count, np.inf)
+        self.alive, self.known, self.used = (np.ones(count, dtype=bool) for _ in range(3))
+        self.born = np.arange(count)
+        self.row_of = {name: row for row, name in enumerate(names)}
+        self._free: list[int] = []
+        self._came = count
+
+    def __len__(self) -> int:
+        return len(self.like)
+
+    def join(self, name: str, like: int) -> int:
+        """The row of a device that comes in."""
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
+        self.like[row], self.factor[row], self.seen[row], self.died_s[row] = like, 1.0, 1.0, np.inf
+        self.alive[row] = self.known[row] = self.used[row] = True
+        self.born[row], self.row_of[name] = self._came, row
+        self._came += 1
+        return row
+
+    def go(self, name: str, now_s: float) -> int:
+        """The row of a device that works no longer; the server still counts on it."""
+        row = self.row_of.pop(name)
+        self.alive[row], self.died_s[row] = False, now_s
+        return row
+
+    def forget(self, row: int) -> None:
+        """The server has noticed that the device of ``row`` is gone."""
+        self.known[row] = False
+
+    def release(self, row: int) -> None:
+        """Nobody speaks of the device of ``row`` any more: another may have it."""
+        self.used[row] = False
+        self._free.append(row)
+
+    def columns(self, figures: DeviceColumns) -> DeviceColumns:
+        """Figures of all rows as the server knows them; ``figures`` are the fleet's."""
+        own = figures.take(self.like)
+        return replace(
+            own, flop_per_s=own.flop_per_s / self.seen, downlink=own.downlink / self.seen, uplink=own.uplink / self.seen,
+            latency=own.latency * self.seen,
+        )  # fmt: skip
+
+    def _grow(self) -> None:
+        old = len(self)
+        more = max(old // 4, 8)
+        for name in ("like", "factor", "seen", "died_s", "alive", "known", "used", "born"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+        self.factor[old:] = self.seen[old:] = 1.0
+        self._free += list(range(old + more - 1, old - 1, -1))

@@ -1,0 +1,151 @@
+"""Devices that come and go: nothing is lost, nothing is computed twice, and the times are those of cases by hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_cases import device, fleet_of, gemm_of, server, workload_of
+from random_cases import random_cases
+
+from cleave_plan.cost.tile import Tiles
+from cleave_plan.errors import InfeasibleError, InputFileError, UsageError
+from cleave_plan.fleet.churn import Change, Event, Rates, drawn, rates_of, read_trace
+from cleave_plan.fleet.device import Fleet
+from cleave_plan.plan.cover import cover_flaw
+from cleave_plan.plan.plan import Mode, Plan
+from cleave_plan.planning.planner import make_plan
+from cleave_plan.simulation.churn import _Player, churn
+from cleave_plan.simulation.disturbed import REPLAN_S
+from cleave_plan.workload.graph import Workload
+
+
+def case(devices: int = 8, levels: int = 3) -> tuple[Plan, Workload, Fleet]:
+    """Levels of one product of 240 x 60 (K = 20) over equal devices."""
+    workload = workload_of([gemm_of(f"g{i}", (1, 240, 20, 60), level=i) for i in range(levels)])
+    fleet = fleet_of([device(f"d{i}") for i in range(devices)], [server(flop_per_s={"any": 1e-3})])
+    return make_plan(workload, fleet, without=frozenset({"server"})), workload, fleet
+
+
+@given(random_cases())
+@settings(deadline=None, max_examples=25)
+def test_without_events_it_is_the_plan(case: tuple[Plan, Workload, Fleet]) -> None:
+    """Nobody comes or goes: each batch takes what the plan predicts."""
+    plan, workload, fleet = case
+    done = churn(plan, workload, fleet, (), batches=2)
+    assert done.batch_s == pytest.approx((plan.predicted.batch_s,) * 2, rel=1e-9)
+    assert done.efficiency == pytest.approx(1)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=4)
+def test_every_level_is_computed_exactly_once(seed: int) -> None:
+    """Failures, leaves, slow devices and joins at random: what devices that stayed deliver covers each product exactly."""
+    plan, workload, fleet = case(6, levels=1)
+    seconds = plan.predicted.batch_s
+    rates = Rates(failures=6 * seconds, leaves=9 * seconds, stragglers=5 * seconds, joins=seconds / 2, slowdown=3.0)
+    player = _Player(plan, workload, fleet, drawn(rates, [one.name for one in fleet.devices], seed), seconds / 5, 0.05)
+    for _ in range(4):
+        player.result = []
+        try:
+            player.batch()
+        except InfeasibleError:
+            return  # everyone had gone
+        boxes = defaultdict(list)
+        for part, box in player.result:
+            boxes[part].append((0, *box))
+        assert cover_flaw(Tiles.of(boxes[0]), workload.gemms[0].shape) is None
+    assert player.told((1.0,)).unfinished == 0
+
+
+def test_a_failure_by_hand() -> None:
+    """Two devices share 64 x 20 (K = 20): 16 s for the kept 20 x 20, then 51.2 s. One fails after 10 s and is noticed 2 s later;
+    the other then has 55.2 s left, and computes the lost half after it: 67.2 s more."""
+    workload = workload_of([gemm_of("g", (1, 64, 20, 20))])
+    fleet = fleet_of([device(f"d{i}") for i in range(2)], [server(flop_per_s={"any": 1e-3})])
+    plan = make_plan(workload, fleet, without=frozenset({"server", "inner"}))
+    assert plan.assignments[0].mode is Mode.ROW
+    events = (Event(time_s=10.0, change=Change.FAIL, device="d1"),)
+    done = churn(plan, workload, fleet, events, batches=1, detect_s=2.0)
+    assert done.batch_s[0] == pytest.approx(67.2 + 67.2, abs=2 * REPLAN_S)
+    assert (done.tiles, done.pieces, done.events["fail"]) == (1, 1, 1)
+    assert done.redone == pytest.approx(0.5)
+
+
+def test_who_joins_takes_the_lost_part() -> None:
+    """A device fails and an equal one comes: the next batch takes what the plan says, nobody else having moved."""
+    plan, workload, fleet = case()
+    events = (
+        Event(time_s=0.0, change=Change.LEAVE, device="d3"), Event(time_s=0.0, change=Change.JOIN, device="new", like="d5")
+    )  # fmt: skip
+    done = churn(plan, workload, fleet, events, batches=3)
+    assert done.batch_s[1:] == pytest.approx((plan.predicted.batch_s,) * 2)
+    assert (done.moves, done.empty) == (1, 0)
+
+
+def test_a_slow_device_is_not_waited_for_without_end() -> None:
+    """A hundred times slower: its tiles are cut anew, and from then on the server knows."""
+    plan, workload, fleet = case()
+    events = (Event(time_s=0.1, change=Change.SLOW, device="d0", factor=100.0),)
+    done = churn(plan, workload, fleet, events, batches=1)
+    assert done.batch_s[0] < 10 * plan.predicted.batch_s
+    assert done.tiles >= 1
+
+
+def test_rates_and_their_events() -> None:
+    """The same seed, the same events, in order; lives have their mean, and as many join as go."""
+    rates = rates_of("failures=30 min, stragglers=2 h,slowdown=3")
+    assert (rates.failures, rates.stragglers, rates.slowdown, rates.joins) == (1800, 7200, 3, None)
+    names = [f"d{i}" for i in range(100)]
+    first = list(islice(drawn(rates, names, 1), 5000))
+    assert first == list(islice(drawn(rates, names, 1), 5000))
+    times = [event.time_s for event in first]
+    assert times == sorted(times)
+    count = {change: sum(event.change is change for event in first) for change in Change}
+    assert count[Change.JOIN] == pytest.approx(count[Change.FAIL], rel=0.1)
+    assert count[Change.FAIL] / times[-1] == pytest.approx(100 / 1800, rel=0.1)
+    assert list(drawn(Rates(), names, 1)) == []
+    for text in ("deaths=3 s", "failures=0", "failures=soon", "failures=1 s,failures=2 s", "slowdown=1"):
+        with pytest.raises(UsageError):
+            rates_of(text)
+
+
+def test_traces(tmp_path: Path) -> None:
+    """Events of a file in order of time; what cannot be is refused with its line."""
+    path = tmp_path / "trace.csv"
+    head = "time,event,device,detail\n"
+    path.write_text(head + "30 s,join,e,d1\n12.5,fail,d0,\n40 s,slow,e,4\n41 s,leave,d1,\n50 s,join,d0,\n")
+    found = read_trace(path, ["d0", "d1"])
+    assert [(event.time_s, event.change, event.device, event.like) for event in found] == [
+        (12.5, "fail", "d0", ""), (30, "join", "e", "d1"), (40, "slow", "e", ""), (41, "leave", "d1", ""),
+        (50, "join", "d0", "d0"),
+    ]  # fmt: skip
+    for text, words in (
+        ("when,what\n", "line 1"), (head + "1,fail,d0\n", "cells"), (head + "1,burn,d0,\n", "one of fail"),
+        (head + "x,fail,d0,\n", "line 2"),
+        (head + "1,slow,d0,0.5\n", "above 1"), (head + "1,join,e,d9\n", "d9"), (head + "1,join,d0,\n", "is there already"),
+        (head + "1,fail,d0,\n2,fail,d0,\n", "is not there"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(InputFileError, match=words):
+            read_trace(path, ["d0", "d1"])
+    with pytest.raises(InputFileError, match="cannot be read"):
+        read_trace(tmp_path / "none.csv", ["d0"])
+
+
+def test_memory_does_not_grow_with_time() -> None:
+    """Rows of devices that have gone are used again: after many events there are about as many as can be there at once."""
+    plan, workload, fleet = case(6, levels=1)
+    seconds = plan.predicted.batch_s
+    events = drawn(Rates(failures=40 * seconds), [one.name for one in fleet.devices], 3)
+    player = _Player(plan, workload, fleet, events, seconds / 50, 0.05)
+    for _ in range(60):
+        player.batch()
+    assert player.told((1.0,)).events["fail"] > 5
+    assert len(player._crowd) < 40
+    assert np.count_nonzero(player._crowd.used) < 20
