@@ -152,13 +152,18 @@ def level_time(load: Load, fleet: Fleet) -> LevelTime:
 
 def server_tile_seconds(gemm: Gemm, tiles: Tiles, server: Server) -> float:
     """Seconds that ``server`` needs for tiles of its own, one after the other."""
+    return float(server_seconds_of(gemm, tiles, server).sum())
+
+
+def server_seconds_of(gemm: Gemm, tiles: Tiles, server: Server) -> Floats:
+    """Seconds that ``server`` needs for each of the tiles."""
     work = work_of(gemm, tiles)
     moved, between = work.a_bytes + work.b_bytes + work.up_bytes, np.zeros(len(tiles))
     if gemm.chain is not None:
         rows = (tiles.batch_stop - tiles.batch_start) * (tiles.m_stop - tiles.m_start)
         moved, between = moved + rows * gemm.chain.scores_bytes, 1.0 * rows * gemm.chain.between_bytes
     bandwidth = server.memory_bandwidth_bytes_per_s
-    return float((np.maximum(work.flop / server.rate(gemm.dtype), moved / bandwidth) + between / bandwidth).sum())
+    return np.asarray(np.maximum(work.flop / server.rate(gemm.dtype), moved / bandwidth) + between / bandwidth)
 
 
 def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load:
@@ -181,6 +186,11 @@ def _moves(gemm: Gemm, placement: Placement, devices: int, servers: int) -> Load
 
 def partial_sum_seconds(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: Server) -> float:
     """Adding partial sums: 12 bytes of memory traffic for each one received."""
+    return float(partial_sum_seconds_of(gemm, tiles, costs, server).sum())
+
+
+def partial_sum_seconds_of(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: Server) -> Floats:
+    """The same for each of the tiles; 0 where K is whole."""
     partial = tiles.k_stop - tiles.k_start < gemm.shape.k
-    elements = costs.up_bytes[partial].sum() / (gemm.a.dtype.accumulator_bits / 8)
-    return 12.0 * float(elements) / server.memory_bandwidth_bytes_per_s
+    elements = np.where(partial, costs.up_bytes, 0.0) / (gemm.a.dtype.accumulator_bits / 8)
+    return np.asarray(12.0 * elements / server.memory_bandwidth_bytes_per_s)

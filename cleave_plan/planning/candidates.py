@@ -14,13 +14,14 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Mode
-from cleave_plan.planning.ability import bound_of
+from cleave_plan.planning.ability import bound_of, cuts_depth
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.formulation import Choice, LevelClass
 from cleave_plan.planning.joint import joint_options, together
 from cleave_plan.planning.level import level_bound
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.options import options_for
+from cleave_plan.planning.partition import Owners, partitions, small
 from cleave_plan.planning.rules import Rules, nothing_obeys, ruled_options
 from cleave_plan.planning.serverpace import common_paces
 from cleave_plan.planning.terms import eligible, only, terms_of
@@ -29,6 +30,9 @@ from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import ClassKey, Gemm, Role
 from cleave_plan.workload.graph import Workload
 from cleave_plan.workload.joined import View
+
+_WORTH = 1e-3
+"""Levels that are less than this share of the whole are not searched for all partitions."""
 
 
 def level_classes(workload: Workload) -> list[LevelClass]:
@@ -133,15 +137,18 @@ class Candidates:
         weights = sum(self.view.original.parameters.values())
         self._spots = placements(self.fleet, base_memory(self.view.original, self.fleet), weights)
         for number, level in enumerate(self.classes):
-            progress(number, len(self.classes), "pricing tilings")
+            progress(number, len(self.classes), "bounding levels")
             self.bounds.append(self.level_bound(level))
-            joint = self._joint(level, self.bounds[-1])
-            settled = self._settled(level, joint)
+        worth_s = _WORTH * total_bound(self.classes, self.bounds)
+        for number, level in enumerate(self.classes):
+            progress(number, len(self.classes), "pricing tilings")
+            joint = self._joint(level, self.bounds[number])
+            settled, exact = self._settled(level, joint), self._exact(level, self.bounds[number], worth_s)
             for place, part in enumerate(level.parts):
                 known = self.prepared.get((number, place))
                 if known is None and not (settled and place in joint):
                     known = self.options_of(part, alone=not joint)
-                self.offer(number, place, [*(known or []), *joint.get(place, [])])
+                self.offer(number, place, [*(known or []), *joint.get(place, []), *exact.get(place, [])])
         progress(len(self.classes), len(self.classes), "pricing tilings")
 
     def offer(self, level: int, place: int, options: Sequence[Option]) -> None:
@@ -192,6 +199,27 @@ class Candidates:
                 if option.mode in self.rules.modes(level.parts[place].gemm):
                     found.setdefault(place, []).append(option)
         return found
+
+    def _exact(self, level: LevelClass, bound_s: float, worth_s: float) -> dict[int, list[Option]]:
+        """Options of the parts of a level that is small enough for all partitions, by the part's place.
+
+        None under constraints, and none where all levels of the class take less than ``worth_s`` (by their bound).
+        """
+        places = [place for place, part in enumerate(level.parts) if part.gemm.macs > 0]
+        parts = [level.parts[place] for place in places]
+        if not parts or level.count * bound_s <= worth_s or any(part.gemm.pinned or self.rules.bind(part.gemm) for part in parts):
+            return {}
+        owners = [
+            Owners(
+                columns=self.columns_of(part.gemm), server=self._server_may(part.gemm),
+                inner=cuts_depth(terms_of(part.gemm), self.inner),
+            )
+            for part in parts
+        ]  # fmt: skip
+        if (not self.level_joint and len(parts) > 1) or not small(parts, owners):
+            return {}
+        made = partitions(parts, owners, self.fleet, bound_s)
+        return {place: [options[g] for options in made] for g, place in enumerate(places)}
 
     def _settled(self, level: LevelClass, joint: dict[int, list[Option]]) -> bool:
         """Whether groups of devices are proven to be better than each part over the whole fleet in turn or on the server: the

@@ -71,7 +71,11 @@ class Option:
 
 def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: Server | None = None) -> Option:
     """The option that does ``part`` by ``boxes``; boxes of device number ``len(devices)`` are ``server``'s own."""
-    copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
+    return option_from(part, tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies), devices, server)
+
+
+def option_from(part: Part, copies: tuple[Tiles, ...], devices: DeviceColumns, server: Server | None = None) -> Option:
+    """The option that does each copy of ``part`` by its tiles; tiles of device number ``len(devices)`` are ``server``'s own."""
     device_s, work = np.zeros(len(devices)), np.zeros(len(devices))
     down = up = server_s = sums_s = 0.0
     for tiles in copies:

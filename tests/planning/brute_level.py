@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from cleave_plan.dtypes import DType
 from cleave_plan.fleet.device import Device, Fleet, Server
 from cleave_plan.workload.gemm import Gemm, Role
 
@@ -95,6 +96,33 @@ def _load(gemm: Gemm, fleet: Fleet, home: int, boxes: tuple[Box, ...], chosen: t
             one, leaves, arrives, (own_s + 12 * partial / one.memory_bandwidth_bytes_per_s) if place == home else 0.0
         )
     return [*devices, *loads]
+
+
+def best_attention(heads: int, rows: int, length: int, width: int, fleet: Fleet) -> float:
+    """Ideal seconds of float32 attention as one piece of work, at best: heads and rows of Q are cut, nothing else.
+
+    Q (rows x width), K and V (length x width) go to whoever computes, rows of the context come back; scores and
+    probabilities pass through the memory of a server that computes it itself. One server.
+    """
+    (keeper,) = fleet.servers
+    count, least = len(fleet.devices), math.inf
+    for boxes in partitions(rows, heads, 1, 4, True):
+        for chosen in product(range(count + 1), repeat=len(boxes)):
+            devices, down, up, own_s = [0.0] * count, 0.0, 0.0, 0.0
+            for (r, items, _), owner in zip(boxes, chosen, strict=True):
+                sent = 4.0 * items * (r * width + 2 * length * width)
+                returned, flop = 4.0 * items * r * width, 2.0 * items * r * length * 2 * width
+                if owner == count:
+                    moved = sent + returned + 4.0 * items * r * 2 * length
+                    own_s += max(flop / keeper.rate(DType.FLOAT32), moved / keeper.memory_bandwidth_bytes_per_s)
+                    continue
+                one = fleet.devices[owner]
+                devices[owner] += one.latency_s + max(
+                    sent / one.downlink_bytes_per_s, flop / one.rate(DType.FLOAT32), returned / one.uplink_bytes_per_s
+                )
+                down, up = down + sent, up + returned
+            least = min(least, max(*devices, down / keeper.egress_bytes_per_s, up / keeper.ingress_bytes_per_s, own_s))
+    return least
 
 
 def _server(server: Server, leaves: float, arrives: float, own_s: float) -> list[float]:

@@ -64,14 +64,13 @@ def planned(gemm: Gemm, fleet: Fleet, *, server_allowed: bool) -> Plan | None:
 
 
 def agree(gemm: Gemm, fleet: Fleet, *, server_allowed: bool) -> None:
-    """Planner and brute force take the same time, or both find nothing; the bound is not above it."""
+    """The planner is as fast as one rectangle for each device can be, or faster, or both find nothing; the bound is below."""
     plan = planned(gemm, fleet, server_allowed=server_allowed)
     best = best_seconds(gemm, fleet, server_allowed=server_allowed)
     if plan is None:
         assert best == math.inf
         return
-    assert plan.predicted.ideal_levels_s == pytest.approx(best, rel=1e-9)
-    assert plan.predicted.bound_s <= best * (1 + 1e-9)
+    assert plan.predicted.bound_s * (1 - 1e-9) <= plan.predicted.ideal_levels_s <= best * (1 + 1e-9)
 
 
 def test_partitions_are_counted_as_known() -> None:
