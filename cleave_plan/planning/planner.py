@@ -14,11 +14,12 @@ from cleave_plan.errors import CleaveError, InfeasibleError, UsageError
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.fleet.percentile import at_percentile, told
 from cleave_plan.plan.plan import Constraint, Plan, Reference, SolverReport, SolverStatus
-from cleave_plan.planning.candidates import Candidates, base_memory, total_bound
+from cleave_plan.planning.candidates import Candidates, total_bound
 from cleave_plan.planning.chains import usable_chains
 from cleave_plan.planning.constrained import plan_under
 from cleave_plan.planning.decide import Decision, assignments_of, decisions_of
 from cleave_plan.planning.formulation import Program, build_program
+from cleave_plan.planning.placing import base_memory
 from cleave_plan.planning.predict import notes_of, predict
 from cleave_plan.planning.resident import prepare, solve_with_kept
 from cleave_plan.planning.rules import Rules

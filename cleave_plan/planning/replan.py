@@ -32,10 +32,11 @@ from cleave_plan.fleet.percentile import at_percentile
 from cleave_plan.plan.constraints import caps_of, excluded, fleet_view
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Assignment, Plan, Predicted, Reference, SolverReport, SolverStatus
-from cleave_plan.planning.candidates import Candidates, base_memory, level_classes
+from cleave_plan.planning.candidates import Candidates, level_classes
 from cleave_plan.planning.constrained import ruled
 from cleave_plan.planning.decide import Decision
 from cleave_plan.planning.patch import patched
+from cleave_plan.planning.placing import base_memory
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.planning.predict import notes_of, one_device, predict
 from cleave_plan.planning.subfleet import restored, some_devices

@@ -12,7 +12,7 @@ from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.plan.verify import verify
-from cleave_plan.planning.candidates import base_memory, placements
+from cleave_plan.planning.placing import base_memory, placements
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.workload.gemm import Gemm, Role
 from cleave_plan.workload.graph import Workload
