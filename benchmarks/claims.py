@@ -1,90 +1,92 @@
-"""The paper's claims beside what this project finds, as Markdown tables.
+"""The paper's claims beside what this project finds; ``make claims`` writes docs/claims.md with it.
 
-    python -m benchmarks.claims [--models opt-13b] [--devices 64,256,1024] [--presets cleave,measured-2023]
-                                [--links unlimited|GBIT/S] [--batch 128] [--seq 1024]
+    python -m benchmarks.claims [--models opt-1.3b,...] [--devices 32,...,8192] [--presets cleave,measured-2023]
+                                [--results build/claims.jsonl] [--page docs/claims.md]
 
-For each model, preset and number of devices, one training step: this planner's levels and operators (ideal and executed cost),
-each rival at its best (:mod:`cleave_plan.simulation.baselines`) within the devices' memory and with it lifted, the paper's
-own formulation bounded from below, traffic and recovery. ``make claims`` prints what docs/claims.md holds.
+A *case* is a training step of 128 x 1024 tokens of one model over one preset's fleet of one size, server links unlimited: this
+planner's plan, what a failure of 1, 3 and 5 devices costs, and every rival at its best
+(:mod:`cleave_plan.simulation.baselines`), within the devices' memory and with it lifted. Each case is a line of the results file
+as soon as it is worked out; a run goes on where another stopped, and the page is written from all lines there are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
 
-from benchmarks.rival import fleet_of, links_of
+from benchmarks.claims_page import Case, page
+from benchmarks.rival import fleet_of
 from benchmarks.tables import names, numbers, workload
 from cleave_plan.api import make_plan
+from cleave_plan.atomic import replace_file
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.fleet.synthetic import PRESETS
-from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, Comparison, Row, compare, recovery_seconds
+from cleave_plan.report.comparison import row_document
+from cleave_plan.simulation.compare import HEARTBEAT_S, MOST_DEVICES, ours, recovery_seconds, rivals
 from cleave_plan.simulation.work import plan_work
-from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.graph import Workload
 
+MODELS = ("opt-13b", "opt-1.3b", "llama-2-7b", "opt-66b", "llama-2-70b")
+DEVICES = (32, 64, 128, 256, 512, 1024, 2048, 4096, MOST_DEVICES)
 FAILURES = (1, 3, 5)
+BATCH, SEQ = 128, 1024
+WITHOUT = frozenset({"reuse"})
+"""Devices keep nothing in the cases, which is to our disadvantage: recovery and traffic are then the same in every batch."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
+    """Work out the cases that are missing, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
-    parser.add_argument("--models", type=names, default=("opt-13b",))
-    parser.add_argument("--devices", type=numbers, default=(64, 256, 1024))
+    parser.add_argument("--models", type=names, default=MODELS)
+    parser.add_argument("--devices", type=numbers, default=DEVICES)
     parser.add_argument("--presets", type=names, default=tuple(PRESETS))
-    parser.add_argument(
-        "--links", type=links_of, default=None, metavar="GBIT/S", help="of the server each way (default: unlimited)"
-    )
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--seq", type=int, default=1024)
+    parser.add_argument("--results", type=Path, default=Path("build/claims.jsonl"), help="one line for each case")
+    parser.add_argument("--page", type=Path, default=Path("docs/claims.md"))
     asked = parser.parse_args(arguments)
-    said = "unlimited" if asked.links is None else f"{asked.links:g} Gbit/s"
-    for model in asked.models:
-        work = workload(model, asked.batch, asked.seq, True)
-        for preset in asked.presets:
-            print(f"### {model}, {asked.batch} x {asked.seq}, preset `{preset}`, server links {said}\n")
-            for line in tables(work, preset, asked.devices, asked.links, asked.batch):
-                print(line, flush=True)
+    asked.results.parent.mkdir(parents=True, exist_ok=True)
+    known = {case.key for case in read(asked.results)}
+    for devices, model, preset in product(asked.devices, asked.models, asked.presets):
+        if (model, preset, devices) in known:
+            continue
+        found = case_of(workload(model, BATCH, SEQ, True), fleet_of(devices, preset, 1, None))
+        line = json.dumps({"model": model, "preset": preset, "devices": devices, **found})
+        with asked.results.open("a") as file:
+            file.write(line + "\n")
+        print(f"{model}, {preset}, {devices} devices: {found['cpu_s']:.0f} s of processor time", file=sys.stderr, flush=True)
+    replace_file(asked.page, page(read(asked.results)).encode())
 
 
-def tables(work: Workload, preset: str, counts: tuple[int, ...], links: float | None, batch: int) -> Iterator[str]:
-    """Lines of Markdown: batch times, then traffic and recovery of ours."""
-    begun = time.perf_counter()
-    found = compare(work, lambda count: fleet_of(count, preset, 1, links), counts, batch, make_plan)
-    rivals = [*DEVICE_RIVALS, "2-D per GEMM", "single server", "A100 80 GB", "H100 80 GB"]
-    yield "| devices | " + " | ".join([f"{OURS} (executed)", *rivals]) + " |"
-    yield "|---" * (len(rivals) + 2) + "|"
-    for count in counts:
-        mine = next(row for row in found.rows if row.devices == count and row.outcome.name == OURS)
-        ours = f"{_s(mine.outcome.batch_s)} ({_s(mine.executed_s or math.inf)})"
-        yield f"| {count} | {ours} | " + " | ".join(_cell(found, count, name) for name in rivals) + " |"
-    yield ""
-    yield "| devices | down a device | up a device | memory a device | " + " | ".join(f"{n} lost" for n in FAILURES) + " |"
-    yield "|---" * (4 + len(FAILURES)) + "|"
-    for count in counts:
-        mine = next(row for row in found.rows if row.devices == count and row.outcome.name == OURS)
-        sizes = (mine.outcome.down_bytes, mine.outcome.up_bytes, mine.outcome.memory_bytes)
-        times = _recoveries(work, fleet_of(count, preset, 1, links))
-        yield f"| {count} | " + " | ".join(format_value(size, Unit.BYTES) for size in sizes) + " | " + " | ".join(times) + " |"
-    yield f"\n({time.perf_counter() - begun:.0f} s to work out. In rivals' cells: within memory / memory lifted.)\n"
+def read(results: Path) -> list[Case]:
+    """The cases of a results file; none where there is no file. A line that an interrupted run cut off is no case."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    cases = []
+    for line in lines:
+        try:
+            cases.append(Case(**json.loads(line)))
+        except ValueError:
+            continue
+    return cases
 
 
-def _recoveries(work: Workload, fleet: Fleet) -> list[str]:
-    plan = make_plan(work, fleet)
+def case_of(work: Workload, fleet: Fleet) -> dict[str, Any]:
+    """Rows of all strategies as ``compare --json`` writes them, recovery of ours by number of failures, processor seconds."""
+    begun = time.process_time()
+    plan = make_plan(work, fleet, without=WITHOUT)
+    planned = time.process_time()
     laid = plan_work(plan, work, fleet)
-    return [_s(HEARTBEAT_S + recovery_seconds(plan, laid, work, failures)) for failures in FAILURES]
-
-
-def _cell(found: Comparison, count: int, name: str) -> str:
-    rows: list[Row] = [row for row in found.rows if row.devices == count and row.outcome.name == name]
-    return " / ".join(_s(row.outcome.batch_s) for row in sorted(rows, key=lambda row: not row.memory))
-
-
-def _s(value: float) -> str:
-    return format_value(value, Unit.SECONDS) if math.isfinite(value) else "no fit"
+    rows = [ours(work, fleet, plan), *rivals(work, fleet, BATCH)]
+    lost = {str(count): HEARTBEAT_S + recovery_seconds(plan, laid, work, count) for count in FAILURES}
+    return {
+        "rows": [row_document(row) for row in rows],
+        "recovery_s": {count: seconds for count, seconds in lost.items() if math.isfinite(seconds)},
+        "plan_cpu_s": planned - begun, "cpu_s": time.process_time() - begun,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
