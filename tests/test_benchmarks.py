@@ -112,3 +112,11 @@ def test_a_training_step_is_onnxruntimes() -> None:
     found = json.loads(done.stdout)
     assert 0.8 <= found["share_on_devices"] <= 1
     assert found["tiles"] >= found["levels"] > 0
+
+
+def test_simulating_is_timed() -> None:
+    """A small model over few devices on a narrow link: both pacings."""
+    done = benchmark("--model", "opt-125m", "--devices", "6", "--links", "0.2", driver="simulating")
+    assert done.returncode == 0, done.stderr
+    assert "planned pacing" in done.stdout
+    assert "shared pacing" in done.stdout
