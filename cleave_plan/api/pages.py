@@ -20,12 +20,13 @@ def write_page(file: str | Path, output: str | Path, *, model: str | Path | None
     InputFileError for a file that has no page, UsageError without the chart library (extra ``page``).
     """
     from cleave_plan.atomic import replace_file
+    from cleave_plan.plan.planfile import holds_plan
     from cleave_plan.report.page.document import page_html
     from cleave_plan.report.page.kinds import page_of
     from cleave_plan.report.page.plan import plan_page
 
-    document = _json(Path(file))
-    if isinstance(document, dict) and "assignments" in document:
+    raw = _read(Path(file))
+    if holds_plan(raw):
         plan = load_plan(file)
         some = None if fleet is None else with_servers(load_fleet(fleet), plan.server_names)
         played = None
@@ -35,16 +36,21 @@ def write_page(file: str | Path, output: str | Path, *, model: str | Path | None
     elif model is not None or fleet is not None:
         raise UsageError("--model and --fleet belong to a plan", where=str(file), remedy="leave them out")
     else:
-        page = page_of(document, str(file))
+        page = page_of(_json(raw, str(file)), str(file))
     content = page_html(page).encode()
     replace_file(Path(output), content)
     return len(content)
 
 
-def _json(path: Path) -> Any:
+def _read(path: Path) -> bytes:
     try:
-        return json.loads(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise InputFileError(f"cannot be read ({error.strerror})", where=str(path), expected="a JSON document") from error
+
+
+def _json(raw: bytes, where: str) -> Any:
+    try:
+        return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise InputFileError(f"is not JSON ({error})", where=str(path), expected="a JSON document") from error
+        raise InputFileError(f"is not JSON ({error})", where=where, expected="a JSON document") from error

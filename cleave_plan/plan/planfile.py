@@ -71,6 +71,14 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     return _plan(document)
 
 
+def holds_plan(raw: bytes) -> bool:
+    """Whether the text of a JSON file looks like a plan's, told by its keys alone."""
+    try:
+        return "assignments" in msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
 def _read(path: Path, where: str) -> bytes:
     try:
         with path.open("rb") as file:

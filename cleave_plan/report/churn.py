@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.tables import Fact, Screen, Sheet, count, percent, plural
+from cleave_plan.report.tables import Fact, Screen, Sheet, as_time, count, percent, plural
 from cleave_plan.simulation.churn import ChurnRun
-from cleave_plan.units import Unit, format_value
 
 
 def churn_document(done: ChurnRun, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,12 +24,12 @@ def churn_text(done: ChurnRun, plan: Plan, settings: Mapping[str, Any], screen: 
     sheet = Sheet(screen)
     sheet.heading(f"{plan.model.name} over {plan.fleet.name} while devices come and go")
     happened = ", ".join(f"{plural(number, name)}" for name, number in done.events.items())
-    mean = _seconds(done.seconds / len(done.batch_s))
+    mean = as_time(done.seconds / len(done.batch_s))
     lost = f"{plural(done.tiles, 'tile')} lost or late, cut anew into {plural(done.pieces, 'piece')}"
     sheet.facts([
         Fact("churn", "", f"{settings['churn']}; seed {settings['seed']}"),
-        Fact("batches", count(len(done.batch_s)), f"in {_seconds(done.seconds)} of virtual time; a mean one takes {mean}"),
-        Fact("without churn", _seconds(done.planned_batch_s), "a batch, by executed cost, devices keeping nothing"),
+        Fact("batches", count(len(done.batch_s)), f"in {as_time(done.seconds)} of virtual time; a mean one takes {mean}"),
+        Fact("without churn", as_time(done.planned_batch_s), "a batch, by executed cost, devices keeping nothing"),
         Fact("efficiency", percent(done.efficiency), "of the pace without churn"),
         Fact("events", "", happened),
         Fact("computed again", percent(done.redone), f"of the multiply-adds: {lost}"),
@@ -40,7 +39,3 @@ def churn_text(done: ChurnRun, plan: Plan, settings: Mapping[str, Any], screen: 
     whole = done.unfinished == 0
     sheet.verdict("No tile was lost." if whole else f"{plural(done.unfinished, 'level')} ended with tiles missing.", good=whole)
     return sheet.text()
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent, plural
 from cleave_plan.report.workload import common_name
 from cleave_plan.units import Unit, format_value
 
@@ -44,7 +44,7 @@ def explanation_text(told: Explanation, screen: Screen, *, model: str, fleet: st
 def _tell_gemm(sheet: Sheet, story: GemmStory) -> None:
     sheet.heading(f"{common_name(list(story.gemms))} ({plural(len(story.gemms), 'GEMM')}): {_choice(story)}")
     facts = [
-        Fact("takes", _seconds(story.ideal_s), f"{_seconds(story.executed_s)} by executed cost; bound {_seconds(story.bound_s)}"),
+        Fact("takes", as_time(story.ideal_s), f"{as_time(story.executed_s)} by executed cost; bound {as_time(story.bound_s)}"),
         Fact("binds", story.binds),
     ]
     if story.constraints:
@@ -64,16 +64,16 @@ def _row(other: Alternative, chosen_s: float) -> list[str]:
     if other.ideal_s is None:
         return [other.name, "", "impossible", ""]
     ratio = f"× {other.ideal_s / chosen_s:.3g}" if chosen_s > 0 else ""
-    return [other.name, str(other.devices), _seconds(other.ideal_s), ratio]
+    return [other.name, str(other.devices), as_time(other.ideal_s), ratio]
 
 
 def _tell_device(sheet: Sheet, story: DeviceStory, told: Explanation) -> None:
     sheet.heading(f"Device {story.device}: {story.binds} binds" if story.holds_up_s or any(story.seconds.values()) else
                   f"Device {story.device}: it is not used")  # fmt: skip
-    busy = ", ".join(f"{kind} {_seconds(value)}" for kind, value in story.seconds.items())
+    busy = ", ".join(f"{kind} {as_time(value)}" for kind, value in story.seconds.items())
     sheet.facts([
         Fact("busy", busy, "in one batch"),
-        Fact("holds up", _seconds(story.holds_up_s), "executed time of the levels that wait for it"),
+        Fact("holds up", as_time(story.holds_up_s), "executed time of the levels that wait for it"),
     ])  # fmt: skip
     if story.held:
         _tell_held(sheet, story)
@@ -121,8 +121,4 @@ def _gain(value: float | None) -> str:
         return "unknown"
     if abs(value) < 1e-9:
         return "0 s"
-    return f"{'-' if value < 0 else ''}{_seconds(abs(value))}"
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)
+    return f"{'-' if value < 0 else ''}{as_time(abs(value))}"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan, Predicted
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time, count, percent, plural
 
 LEVELS_SHOWN = 10
 DEVICES_SHOWN = 16
@@ -51,31 +50,31 @@ def worth(predicted: Predicted) -> tuple[bool, str]:
         rivals.append((predicted.server_only_s, "the server alone"))
     if predicted.one_device_s is not None:
         rivals.append((predicted.one_device_s, f"one device ({predicted.one_device_name})"))
-    mine = f"the fleet takes {_seconds(predicted.batch_s)}"
+    mine = f"the fleet takes {as_time(predicted.batch_s)}"
     if not rivals:
         return True, f"Only the fleet can run it: {mine}, and it fits neither one device nor the server alone."
     best, who = min(rivals)
     ratio = best / predicted.batch_s if predicted.batch_s > 0 else 1.0
     if predicted.devices_used == 0 or ratio < 1.005:
-        return False, f"The fleet is not worth it: {who} takes {_seconds(best)}, {mine}."
-    return True, f"The fleet is worth it: {ratio:.3g} × faster than {who} ({_seconds(best)}), {mine}."
+        return False, f"The fleet is not worth it: {who} takes {as_time(best)}, {mine}."
+    return True, f"The fleet is worth it: {ratio:.3g} × faster than {who} ({as_time(best)}), {mine}."
 
 
 def _headline(plan: Plan) -> list[Fact]:
     p = plan.predicted
-    parts = f"levels {_seconds(p.levels_s)} + server operators {_seconds(p.server_operators_s)}, by executed cost"
-    certificate = f"no plan's levels can be faster; this plan's take {_seconds(p.ideal_levels_s)}, by ideal cost"
-    directions = f"{_bytes(p.downlink_bytes)} down, {_bytes(p.uplink_bytes)} up, per batch"
+    parts = f"levels {as_time(p.levels_s)} + server operators {as_time(p.server_operators_s)}, by executed cost"
+    certificate = f"no plan's levels can be faster; this plan's take {as_time(p.ideal_levels_s)}, by ideal cost"
+    directions = f"{as_size(p.downlink_bytes)} down, {as_size(p.uplink_bytes)} up, per batch"
     return [
-        Fact("batch time", _seconds(p.batch_s), parts),
+        Fact("batch time", as_time(p.batch_s), parts),
         *_first_batch(p),
         *_tokens(p),
-        Fact("bound", _seconds(p.bound_s), certificate),
+        Fact("bound", as_time(p.bound_s), certificate),
         Fact("gap", percent(p.gap), "1 - bound / levels, both by ideal cost, for schedules with a barrier after each level"),
         Fact("devices", f"uses {p.devices_used} of {p.devices_total}"),
         Fact("one device", _optional(p.one_device_s), _against(p.one_device_s, p, p.one_device_name or "fits no device alone")),
         Fact("server only", _optional(p.server_only_s), _against(p.server_only_s, p, "" if p.server_only_s else "does not fit")),
-        Fact("traffic", _bytes(p.downlink_bytes + p.uplink_bytes), directions),
+        Fact("traffic", as_size(p.downlink_bytes + p.uplink_bytes), directions),
     ]  # fmt: skip
 
 
@@ -83,15 +82,17 @@ def _first_batch(p: Predicted) -> list[Fact]:
     """What stays on devices, and what the batch costs in which it gets there."""
     if not p.device_kept_bytes:
         return []
-    total = _bytes(sum(p.device_kept_bytes.values()))
+    total = as_size(sum(p.device_kept_bytes.values()))
     if p.first_batch_s == p.batch_s:
         return [
-            Fact("kept", total, f"on {plural(len(p.device_kept_bytes), 'device')} within a step; spares {_bytes(p.spared_bytes)}")
+            Fact(
+                "kept", total, f"on {plural(len(p.device_kept_bytes), 'device')} within a step; spares {as_size(p.spared_bytes)}"
+            )
         ]
     held = (
         f"sends {total} of weights that {plural(len(p.device_kept_bytes), 'device')} then keep; all else here is of later batches"
     )
-    return [Fact("first batch", _seconds(p.first_batch_s), held)]
+    return [Fact("first batch", as_time(p.first_batch_s), held)]
 
 
 def _tokens(p: Predicted) -> list[Fact]:
@@ -99,12 +100,12 @@ def _tokens(p: Predicted) -> list[Fact]:
     if p.tokens is None or p.batch_s <= 0:
         return []
     each = f"one for each of {plural(p.tokens, 'sequence')}; {p.tokens / p.batch_s:.4g} tokens/s in all"
-    cold = f"; the first takes {_seconds(p.first_batch_s)}" if p.device_kept_bytes else ""
-    return [Fact("per token", _seconds(p.batch_s), each + cold)]
+    cold = f"; the first takes {as_time(p.first_batch_s)}" if p.device_kept_bytes else ""
+    return [Fact("per token", as_time(p.batch_s), each + cold)]
 
 
 def _optional(value: float | None) -> str:
-    return "impossible" if value is None else _seconds(value)
+    return "impossible" if value is None else as_time(value)
 
 
 def _against(value: float | None, predicted: Predicted, remark: str) -> str:
@@ -134,8 +135,8 @@ def _level_table(predicted: Predicted) -> tuple[list[Column], list[list[str]]]:
     )
     rows = [
         [
-            count(level.index), count(level.count), _names(level.gemms), _seconds(level.executed_s), _seconds(level.ideal_s),
-            _seconds(level.bound_s), percent(_gap(level)), share([level]), level.binds,
+            count(level.index), count(level.count), _names(level.gemms), as_time(level.executed_s), as_time(level.ideal_s),
+            as_time(level.bound_s), percent(_gap(level)), share([level]), level.binds,
         ]
         for level in longest[:LEVELS_SHOWN]
     ]  # fmt: skip
@@ -183,7 +184,7 @@ def _device_table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
     for name, work in macs.most_common(DEVICES_SHOWN):
         memory = plan.predicted.device_memory_bytes.get(name)
         kept = plan.predicted.device_kept_bytes.get(name)
-        sizes = ["" if size is None else _bytes(size) for size in (memory, kept)]
+        sizes = ["" if size is None else as_size(size) for size in (memory, kept)]
         rows.append([name, count(tiles[name]), percent(_share(work, everything)), *sizes])
     others = macs.most_common()[DEVICES_SHOWN:]
     if others:
@@ -218,23 +219,15 @@ def _making(plan: Plan) -> list[Fact]:
     split = ", ".join(f"{mode.value} {count(times)}" for mode, times in sorted(modes.items()))
     size = f"{count(s.variables)} variables, {count(s.rows)} rows"
     if s.build_s is not None and s.solve_s is not None:  # a plan file does not tell
-        size += f", built in {_seconds(s.build_s)}, solved in {_seconds(s.solve_s)}"
+        size += f", built in {as_time(s.build_s)}, solved in {as_time(s.solve_s)}"
     facts = [
         Fact("GEMMs", count(sum(modes.values())), split),
         Fact("program", s.status.value, f"{s.name}, gap {percent(s.gap)} among the options offered; {size}"),
     ]
     for server, used in plan.predicted.server_memory_bytes.items():
-        facts.append(Fact(f"server {server}", _bytes(used), "weights and live activations that it holds"))
+        facts.append(Fact(f"server {server}", as_size(used), "weights and live activations that it holds"))
     facts += [Fact(name, value or "nothing") for name, value in plan.settings.items()]
     if plan.percentile is not None:
         facts.append(Fact("percentile", f"{plan.percentile:g}", "of the samples of figures that have a spread (see the notes)"))
     facts += [Fact("constraint", one.name, in_words(one)) for one in plan.constraints]
     return facts
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)
-
-
-def _bytes(value: float) -> str:
-    return format_value(value, Unit.BYTES)

@@ -10,7 +10,7 @@ from cleave_plan.fleet.catalogue import DEVICE_FIGURES, LINK_FIGURES, Catalogue,
 from cleave_plan.fleet.figures import SUSTAINED, Figure
 from cleave_plan.profiles.database import ProfileSummary
 from cleave_plan.profiles.records import GemmMeasurement, Profile
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent
 from cleave_plan.units import Unit, format_value
 
 
@@ -153,14 +153,10 @@ def _timing_table(gemms: Sequence[GemmMeasurement]) -> tuple[list[Column], list[
     columns = [Column("dtype", numeric=False), *map(Column, ("M", "K", "N", "median", "quartiles", "repeats", "FLOP/s"))]
     rows = [
         [
-            gemm.dtype, count(gemm.m), count(gemm.k), count(gemm.n), _seconds(gemm.median_s),
-            f"{_seconds(gemm.lower_quartile_s)} to {_seconds(gemm.upper_quartile_s)}", count(gemm.repeats),
+            gemm.dtype, count(gemm.m), count(gemm.k), count(gemm.n), as_time(gemm.median_s),
+            f"{as_time(gemm.lower_quartile_s)} to {as_time(gemm.upper_quartile_s)}", count(gemm.repeats),
             format_value(gemm.flop_per_s, Unit.FLOP_PER_S),
         ]
         for gemm in gemms
     ]  # fmt: skip
     return columns, rows
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from cleave_plan.plan.plan import LevelReport, Plan
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent
 from cleave_plan.simulation.run import Simulation
-from cleave_plan.units import Unit, format_value
 
 MOST_LEVELS = 20
 """Kinds of levels in the table; the others are in the JSON document."""
@@ -55,15 +54,15 @@ def _excess(done: Simulation) -> float:
 
 def _facts(done: Simulation, settings: Mapping[str, Any]) -> list[Fact]:
     times = done.batch_s
-    spread = f"virtual; mean of {count(len(times))} batches, from {_seconds(times.min())} to {_seconds(times.max())}"
+    spread = f"virtual; mean of {count(len(times))} batches, from {as_time(times.min())} to {as_time(times.max())}"
     varied = [f"jitter {percent(settings['jitter'])}"] if settings["jitter"] else []
     if settings["heat"] is not None:
         after, share, cool = settings["heat"]
-        varied.append(f"{percent(share)} of the FLOP/s after {_seconds(after)} of work until {_seconds(cool)} of rest")
+        varied.append(f"{percent(share)} of the FLOP/s after {as_time(after)} of work until {as_time(cool)} of rest")
     drawn = ", ".join(varied) + f"; seed {settings['seed']}" if varied else "nothing: every device as its figures say"
     facts = [
-        Fact("batch time", _seconds(times.mean()), spread if len(times) > 1 else "virtual; one batch"),
-        Fact("planned", _seconds(done.planned_batch_s), "executed cost of the plan's levels, and operators"),
+        Fact("batch time", as_time(times.mean()), spread if len(times) > 1 else "virtual; one batch"),
+        Fact("planned", as_time(done.planned_batch_s), "executed cost of the plan's levels, and operators"),
         Fact("excess", percent(_excess(done)), f"{settings['pacing']} pacing, {settings['dispatch']} dispatch"),
         Fact("varies", "", drawn),
     ]  # fmt: skip
@@ -92,7 +91,7 @@ def _levels(done: Simulation, plan: Plan) -> tuple[list[Column], list[list[str]]
             continue
         rows.append((
             taken / planned,
-            [str(report.index), count(report.count), _names(report), _seconds(planned), _seconds(taken),
+            [str(report.index), count(report.count), _names(report), as_time(planned), as_time(taken),
              percent(taken / planned - 1), done.binds[report.index]],
         ))  # fmt: skip
     rows.sort(key=lambda row: -row[0])
@@ -108,7 +107,3 @@ def _places(report: LevelReport, done: Simulation, plan: Plan) -> list[int]:
 def _names(report: LevelReport) -> str:
     first = ", ".join(report.gemms[:2])
     return first if len(report.gemms) <= 2 else f"{first}, ..."
-
-
-def _seconds(value: float) -> str:
-    return format_value(float(value), Unit.SECONDS)

@@ -21,6 +21,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from cleave_plan.units import Unit, format_value
+
 PLAIN_WIDTH = 130
 NARROWEST = 40
 NARROWEST_TEXT = 16
@@ -144,3 +146,13 @@ def percent(share: float) -> str:
 def plural(number: int, noun: str) -> str:
     """A count with its noun: "1 device", "8 devices"."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def as_time(value: float) -> str:
+    """Seconds with their unit, as a person reads them."""
+    return format_value(float(value), Unit.SECONDS)
+
+
+def as_size(value: float) -> str:
+    """Bytes with their unit, as a person reads them."""
+    return format_value(float(value), Unit.BYTES)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, count, plural
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
 from cleave_plan.workload.graph import ServerOperator, TensorInfo, UnknownWork, Workload
@@ -128,7 +128,7 @@ def _model_facts(workload: Workload) -> list[Fact]:
     widest = max((len(level.gemms) for level in workload.levels), default=0)
     facts = [
         Fact("inputs", count(len(workload.inputs)), ", ".join(_tensor(tensor) for tensor in workload.inputs)),
-        Fact("parameters", count(workload.parameter_elements), f"{_bytes(sum(workload.parameters.values()))}; {weights}"),
+        Fact("parameters", count(workload.parameter_elements), f"{as_size(sum(workload.parameters.values()))}; {weights}"),
         Fact(
             "GEMM work", _flop(workload.gemm_flop), f"2 × {count(workload.gemm_macs)} multiply-adds, bias additions not counted"
         ),
@@ -171,7 +171,7 @@ def _sums(group: Sequence[Gemm]) -> tuple[str, str, str]:
     return (
         count(sum(weight_elements(gemm) for gemm in group)),
         _flop(sum(gemm.flop for gemm in group)),
-        _bytes(sum(moved_bytes(gemm) for gemm in group)),
+        as_size(sum(moved_bytes(gemm) for gemm in group)),
     )
 
 
@@ -201,12 +201,8 @@ def _server_table(operators: Sequence[ServerOperator]) -> tuple[list[Column], li
         remarks = [f"{unknown} of unknown size"] if unknown else []
         if any(operator.gemm_like for operator in members):
             remarks.append("holds matrix work that is not counted")
-        rows.append([f"{domain}.{op}" if domain else op, count(times), _bytes(known), "; ".join(remarks)])
+        rows.append([f"{domain}.{op}" if domain else op, count(times), as_size(known), "; ".join(remarks)])
     return columns, rows
-
-
-def _bytes(value: float) -> str:
-    return format_value(value, Unit.BYTES)
 
 
 def _flop(value: float) -> str:

@@ -15,7 +15,7 @@ from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan
 from cleave_plan.report.page.charts import bars, boxes, colour, gantt, lanes_height, points, with_ticks
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.plan import worth
-from cleave_plan.report.tables import Fact, count, percent, plural
+from cleave_plan.report.tables import Fact, as_time, count, percent, plural
 from cleave_plan.simulation.run import Moment, Simulation
 from cleave_plan.units import Unit, format_value
 
@@ -43,10 +43,10 @@ def plan_page(plan: Plan, fleet: Fleet | None = None, played: Simulation | None 
 
 def _promise(plan: Plan) -> Section:
     p = plan.predicted
-    alone, server = ("impossible" if seconds is None else _s(seconds) for seconds in (p.one_device_s, p.server_only_s))
+    alone, server = ("impossible" if seconds is None else as_time(seconds) for seconds in (p.one_device_s, p.server_only_s))
     facts = (
-        Fact("batch time", _s(p.batch_s), "predicted, by executed cost: levels and server operators"),
-        Fact("proven bound", _s(p.bound_s), f"no levels can take less; this plan's take {_s(p.ideal_levels_s)} (ideal cost)"),
+        Fact("batch time", as_time(p.batch_s), "predicted, by executed cost: levels and server operators"),
+        Fact("proven bound", as_time(p.bound_s), f"no levels can take less; these take {as_time(p.ideal_levels_s)} (ideal cost)"),
         Fact("gap", percent(p.gap), "1 − bound / levels"),
         Fact("devices used", f"{count(p.devices_used)} of {count(p.devices_total)}", "the others would not make it faster"),
         Fact("one device alone", alone, p.one_device_name or "fits no device"),
@@ -106,7 +106,7 @@ def _timelines(plan: Plan, played: Simulation) -> Section:
             [(work.down_bytes > 0) & (work.flop == 0), work.flop > 0], ["download", "download, compute, upload"], "upload or wait"
         )[mine]
         sets.append(Data(
-            label=f"level {moment.level}: {', '.join(work.gemms[:3])} ({_s(run.seconds)})",
+            label=f"level {moment.level}: {', '.join(work.gemms[:3])} ({as_time(run.seconds)})",
             columns={
                 "device": names, "from": run.start_s[mine].tolist(), "to": run.stop_s[mine].tolist(), "phase": what.tolist(),
                 "product": [work.gemms[place] for place in work.gemm[mine].tolist()],
@@ -216,7 +216,3 @@ def _making(plan: Plan) -> Section:
         *(["dimension", f"{name} = {size}"] for name, size in plan.dims.items()),
     ]
     return Section(heading="How it was made", table=(["what", "how"], rows))
-
-
-def _s(value: float) -> str:
-    return format_value(float(value), Unit.SECONDS)

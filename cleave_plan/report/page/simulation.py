@@ -8,8 +8,7 @@ from typing import Any
 from cleave_plan.report.page.charts import bars, colour, lines, with_ticks
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.page.plan import RESOURCES
-from cleave_plan.report.tables import Fact, count, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Fact, as_time, count, percent, plural
 
 LEVELS_SHOWN = 60
 """Levels in the chart: those that lost most."""
@@ -19,8 +18,8 @@ def simulation_page(document: Mapping[str, Any]) -> Page:
     """The page of what ``simulate --json`` printed."""
     settings, batches = document["settings"], len(document["batch_s"])
     facts = (
-        Fact("batch time", _s(document["mean_batch_s"]), f"virtual; batches: {count(batches)}"),
-        Fact("planned", _s(document["planned_batch_s"]), "executed cost of the plan"),
+        Fact("batch time", as_time(document["mean_batch_s"]), f"virtual; batches: {count(batches)}"),
+        Fact("planned", as_time(document["planned_batch_s"]), "executed cost of the plan"),
         Fact("excess", percent(document["excess"]), f"{settings['pacing']} pacing, {settings['dispatch']} dispatch"),
         Fact("jitter", percent(settings["jitter"]), f"seed {settings['seed']}"),
         Fact("given twice", count(document["redispatched"]), "late tiles that an idle device was given too"),
@@ -74,7 +73,3 @@ def _busy(document: Mapping[str, Any]) -> Section:
         spec["height"] = 400
     caption = "Share of the time in which each device has work; the rest it waits for others."
     return Section(heading="Devices", charts=(Chart(title="Busy time", caption=caption, spec=spec, data=(data,)),))
-
-
-def _s(value: float) -> str:
-    return format_value(float(value), Unit.SECONDS)

@@ -15,7 +15,7 @@ Devices speak to one another over their own links: i to j at min(u_i, d_j), as i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -170,3 +170,28 @@ def selections(setting: Setting, count: int) -> list[Ints]:
 def restart_seconds(setting: Setting, held_bytes: float | Floats, batch_s: float) -> float:
     """Restart from a checkpoint: every device loads what it holds again, and half a batch is lost on average."""
     return float(np.max(np.asarray(held_bytes) / setting.downlink)) + batch_s / 2
+
+
+def synchronous(
+    setting: Setting, name: str, degree: str, sizes: Iterable[int], cost: Callable[[Setting], tuple[float, float, float]]
+) -> Outcome:
+    """The best group of equal members that go in step: every one of ``sizes``, every way to choose the members.
+
+    ``cost`` of a group: bytes that a member holds, seconds of a batch, bytes that a member sends and receives. ``degree`` is what
+    its size is called. After a failure: a restart from a checkpoint.
+    """
+
+    def outcomes() -> Iterator[Outcome]:
+        for k in sizes:
+            for chosen in selections(setting, k):
+                some = setting.take(chosen)
+                held, batch_s, moved = cost(some)
+                if np.any(held > some.memory):
+                    yield cannot(name, {degree: k}, held, some.memory)
+                    continue
+                yield Outcome(
+                    name=name, batch_s=batch_s, degrees={degree: k}, devices_used=k, down_bytes=moved, up_bytes=moved,
+                    memory_bytes=held, recovery_s=restart_seconds(some, held, batch_s), recovery="restart from a checkpoint",
+                )  # fmt: skip
+
+    return best(outcomes(), name)

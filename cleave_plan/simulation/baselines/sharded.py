@@ -10,35 +10,23 @@ arithmetic and transfers side by side. Memory: the shard, and one unit's weights
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from cleave_plan.simulation.baselines.setting import Outcome, Setting, best, cannot, powers_of_two, restart_seconds, selections
+from cleave_plan.simulation.baselines.setting import Outcome, Setting, powers_of_two, synchronous
 
 NAME = "sharded data parallel"
 
 
 def sharded_data_parallel(setting: Setting) -> Outcome:
     """The best degree and devices."""
-    return best(_outcomes(setting), NAME)
+    weights, passes = float(setting.parameter_bytes.sum()), 3 if setting.training else 1
+    unit, results = float(setting.parameter_bytes.max(initial=0.0)), float(setting.out_bytes.max(initial=0.0))
 
+    def cost(some: Setting) -> tuple[float, float, float]:
+        k = some.devices
+        share = float(np.ceil(some.batch / k)) / some.batch
+        moved = passes * (k - 1) / k * weights
+        batch_s = max(float(some.flop.sum()) * share / float(some.flop_per_s.min()), moved / float(some.rate.min()))
+        return weights * some.state / k + unit + results * share, batch_s, moved
 
-def _outcomes(setting: Setting) -> Iterator[Outcome]:
-    weights = float(setting.parameter_bytes.sum())
-    passes = 3 if setting.training else 1
-    for k in powers_of_two(min(setting.devices, setting.batch)):
-        for chosen in selections(setting, k):
-            some = setting.take(chosen)
-            share = np.ceil(setting.batch / k) / setting.batch
-            held = weights * some.state / k + float(some.parameter_bytes.max(initial=0.0))
-            held += float(some.out_bytes.max(initial=0.0)) * share
-            moved = passes * (k - 1) / k * weights
-            batch_s = max(float(some.flop.sum()) * share / some.flop_per_s.min(), moved / some.rate.min())
-            if np.any(held > some.memory):
-                yield cannot(NAME, {"data": k}, held, some.memory)
-                continue
-            yield Outcome(
-                name=NAME, batch_s=batch_s, degrees={"data": k}, devices_used=k, down_bytes=moved, up_bytes=moved,
-                memory_bytes=held, recovery_s=restart_seconds(some, held, batch_s), recovery="restart from a checkpoint",
-            )  # fmt: skip
+    return synchronous(setting, NAME, "data", powers_of_two(min(setting.devices, setting.batch)), cost)
