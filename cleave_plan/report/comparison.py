@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
-from cleave_plan.simulation.baselines.server_centred import TWO_DIMENSIONAL
-from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, WORTH, Comparison, Row
+from cleave_plan.simulation.baselines.server_centred import ACCELERATORS, TWO_DIMENSIONAL
+from cleave_plan.simulation.compare import DEVICE_RIVALS, DOLLARS_PER_KWH, HEARTBEAT_S, OURS, WORTH, Comparison, Row
 from cleave_plan.units import Unit, format_value
 
 NOTES = (
@@ -16,6 +16,8 @@ NOTES = (
     "products at no cost",
     "2-D per GEMM is the lower bound of the paper's formulation without its memory limit; cloud GPUs are at the makers' peak "
     "times an assumed utilisation, links between them not counted",
+    f"cost of a batch: energy of devices at ${DOLLARS_PER_KWH} a kWh (US homes 2023, EIA), servers not counted; of clouds the "
+    f"GPUs' time at {', '.join(f'${a.dollars_per_hour:g} an hour for an {a.name}' for a in ACCELERATORS)} (assumed)",
     f"recovery of {OURS}: {HEARTBEAT_S:g} s until it is noticed (assumed), then the lost tiles planned over the others and "
     "computed; of rivals: their papers' ways",
 )  # fmt: skip
@@ -51,7 +53,8 @@ def row_document(row: Row) -> dict[str, Any]:
         "devices": row.devices, "system": o.name, "memory_limited": row.memory, "batch_s": _finite(o.batch_s),
         "executed_s": row.executed_s, "bound_s": row.bound_s, "degrees": dict(o.degrees), "devices_used": o.devices_used,
         "device_down_bytes": o.down_bytes, "device_up_bytes": o.up_bytes, "device_memory_bytes": o.memory_bytes,
-        "recovery_s": _finite(o.recovery_s), "recovery": o.recovery, "energy_wh": row.energy_wh, "reason": o.reason,
+        "recovery_s": _finite(o.recovery_s), "recovery": o.recovery, "energy_wh": row.energy_wh,
+        "cost_dollars": row.cost_dollars, "reason": o.reason,
     }  # fmt: skip
 
 
@@ -107,7 +110,7 @@ def _table(rows: list[Row]) -> tuple[list[Column], list[list[str]]]:
     columns = [
         Column("system", numeric=False), Column("batch time"), Column("memory lifted"), Column("devices"),
         Column("degrees", numeric=False), Column("down a device"), Column("up a device"), Column("memory"), Column("recovery"),
-        Column("energy"),
+        Column("energy"), Column("cost"),
     ]  # fmt: skip
     names = dict.fromkeys(row.outcome.name for row in rows)
     return columns, [_line([row for row in rows if row.outcome.name == name]) for name in names]
@@ -125,6 +128,7 @@ def _line(rows: list[Row]) -> list[str]:
         o.name, within, free, count(o.devices_used) if o.devices_used else "", degrees, _bytes(o.down_bytes), _bytes(o.up_bytes),
         _bytes(o.memory_bytes), format_value(o.recovery_s, Unit.SECONDS) if math.isfinite(o.recovery_s) else "",
         "" if able.energy_wh is None else f"{able.energy_wh:.4g} Wh",
+        "" if able.cost_dollars is None else f"${able.cost_dollars:.3g}",
     ]  # fmt: skip
 
 

@@ -10,7 +10,9 @@ and on up to ``MOST_DEVICES`` where a fleet of that size can be had.
 *Recovery* of ours: what the device with the largest tile of the longest level was to compute is planned again over the
 others as a run does it (:mod:`cleave_plan.planning.recut`), and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
 
-*Energy*: busy seconds times each device's watts, where every device has that figure. Devices of a rival are busy all the time.
+*Energy*: busy seconds times each device's watts, where every device has that figure; devices of a rival are busy all the time.
+*Cost*: that energy at ``DOLLARS_PER_KWH`` (devices are there anyway, the servers are not counted), or the assumed price of a
+cloud's GPUs for the time.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ WORTH = 0.05
 """Share of the batch time that doubling the devices must save to be worth it."""
 
 MOST_DEVICES = 8192
+DOLLARS_PER_KWH = 0.16
+"""US average of homes in 2023 (EIA, Electric Power Annual)."""
+
 HEARTBEAT_S = 1.0
 
 DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
@@ -54,7 +59,8 @@ DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One strategy at one number of devices. ``memory``: whether the devices' memory limits it. ``executed_s``: of ours, by
-    executed cost. ``energy_wh``: None where a device's power is not known."""
+    executed cost. ``energy_wh``: None where a device's power is not known. ``cost_dollars``: of a batch, what that energy costs,
+    or what a cloud asks for the time."""
 
     devices: int
     memory: bool
@@ -62,6 +68,7 @@ class Row:
     executed_s: float | None = None
     bound_s: float | None = None
     energy_wh: float | None = None
+    cost_dollars: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,7 @@ def rivals(workload: Workload, fleet: Fleet, batch: int, *, progress: Progress =
         limited = rival(setting)  # runs with memory lifted too, and a search is not exhaustive
         lifted = min(limited, rival(setting.without_memory()), key=lambda found: found.batch_s)
         for memory, found in ((True, limited), (False, lifted)):
-            rows.append(Row(devices=devices, memory=memory, outcome=found, energy_wh=_energy(found, fleet)))
+            rows.append(Row(devices=devices, memory=memory, outcome=found, **_priced(_energy(found, fleet))))
     return [
         *rows,
         Row(devices=devices, memory=False, outcome=two_dimensional(workload, fleet)),
@@ -137,7 +144,14 @@ def _cloud_row(workload: Workload, devices: int, place: int) -> Row:
     accelerator = ACCELERATORS[place]
     found = cloud(workload, accelerator)
     watts = found.devices_used * accelerator.power_watt
-    return Row(devices=devices, memory=True, outcome=found, energy_wh=watts * found.batch_s / 3600)
+    hours = found.batch_s / 3600
+    dollars = found.devices_used * accelerator.dollars_per_hour * hours
+    return Row(devices=devices, memory=True, outcome=found, energy_wh=watts * hours, cost_dollars=dollars)
+
+
+def _priced(energy_wh: float | None) -> dict[str, float | None]:
+    """Energy and what it costs, as fields of a row."""
+    return {"energy_wh": energy_wh, "cost_dollars": None if energy_wh is None else energy_wh / 1000 * DOLLARS_PER_KWH}
 
 
 def _energy(found: Outcome, fleet: Fleet) -> float | None:
@@ -180,7 +194,7 @@ def ours(workload: Workload, fleet: Fleet, made: Plan) -> Row:
         recovery="the lost tiles are planned over the others and computed again",
     )  # fmt: skip
     return Row(
-        devices=len(fleet.devices), memory=True, outcome=outcome, executed_s=p.batch_s, bound_s=p.bound_s, energy_wh=energy
+        devices=len(fleet.devices), memory=True, outcome=outcome, executed_s=p.batch_s, bound_s=p.bound_s, **_priced(energy)
     )
 
 

@@ -55,6 +55,9 @@ def test_traffic_and_recovery_of_one_level_by_hand() -> None:
     # the kept operand (20 x 20) arrives in 16 s, then the result (2,560 B at 50 B/s) leaves beside the rows
     assert mine.outcome.recovery_s == pytest.approx(HEARTBEAT_S + 16 + 51.2)
     assert mine.energy_wh == pytest.approx(2 * 36 * (16 + 51.2) / 3600)
+    assert mine.cost_dollars == pytest.approx(mine.energy_wh / 1000 * 0.16)
+    h100 = next(row for row in found.rows if row.outcome.name == "H100 80 GB")
+    assert h100.cost_dollars == pytest.approx(h100.outcome.batch_s / 3600 * 3.0)
 
 
 def test_energy_needs_every_figure() -> None:
@@ -62,7 +65,7 @@ def test_energy_needs_every_figure() -> None:
     workload, fleet = case(2)
     some = replace(fleet, devices=(fleet.devices[0], replace(fleet.devices[1], power_watt=None)))
     found, _ = compare_strategies(workload, some, devices=[2])
-    assert all(row.energy_wh is None for row in found.rows if row.outcome.name in {OURS, *DEVICE_RIVALS})
+    assert all(row.energy_wh is row.cost_dollars is None for row in found.rows if row.outcome.name in {OURS, *DEVICE_RIVALS})
 
 
 def rows_of(times: dict[int, float]) -> list[Row]:

@@ -17,6 +17,7 @@ CURVES = (
     ("device_memory_bytes", "Memory of a device", "bytes", "Most bytes that any device holds."),
     ("recovery_s", "Recovery", "seconds", "Seconds until work goes on after one device failed."),
     ("energy_wh", "Energy", "Wh", "Watt-hours of a batch, where the power of every device is known."),
+    ("cost_dollars", "Cost", "US$", "US dollars for a batch: energy of devices, servers not counted; of clouds the GPUs' time."),
 )
 
 
