@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
 ]
 
-KINDS = ["plan", "simulation", "comparison"]
+KINDS = ["plan", "simulation", "churn", "comparison"]
 
 
 @pytest.fixture(scope="module")

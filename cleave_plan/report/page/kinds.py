@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cleave_plan.errors import InputFileError
+from cleave_plan.report.page.churn import churn_page
 from cleave_plan.report.page.comparison import comparison_page
 from cleave_plan.report.page.document import Page
 from cleave_plan.report.page.simulation import simulation_page
@@ -17,6 +18,8 @@ def page_of(document: Any, where: str) -> Page:
     Raises InputFileError for anything else, and where a document lacks what its kind has.
     """
     try:
+        if isinstance(document, Mapping) and document.get("kind") == "churn":
+            return churn_page(document)
         if isinstance(document, Mapping) and "planned_batch_s" in document:
             return simulation_page(document)
         if isinstance(document, Mapping) and document.get("kind") == "comparison":

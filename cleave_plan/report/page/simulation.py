@@ -26,7 +26,7 @@ def simulation_page(document: Mapping[str, Any]) -> Page:
     )  # fmt: skip
     sections = [Section(heading="What it took", facts=facts)]
     if len(document["batch_s"]) > 1:
-        sections.append(_batches(document))
+        sections.append(batches_section(document))
     sections += [_levels(document), _busy(document)]
     return Page(
         title=f"Simulation of {document['plan']['model']}", subtitle=f"over {document['plan']['fleet']}, in virtual time",
@@ -34,7 +34,8 @@ def simulation_page(document: Mapping[str, Any]) -> Page:
     )  # fmt: skip
 
 
-def _batches(document: Mapping[str, Any]) -> Section:
+def batches_section(document: Mapping[str, Any]) -> Section:
+    """Each batch beside what the plan predicts."""
     times = document["batch_s"]
     places = list(range(1, len(times) + 1))
     data = Data(columns={
