@@ -70,7 +70,8 @@ def test_the_loss_curve_is_that_of_pytorch_whatever_happens(tmp_path: Path) -> N
     module, x = torch_gradients.make("gpt2", torch.float32)
     model, data = tmp_path / "gpt.onnx", tmp_path / "text.npz"
     torch_gradients.export(module, x, torch_gradients.CASES["gpt2"], "legacy", 18, model)
-    np.savez(data, **text())  # type: ignore[arg-type]
+    samples = text()
+    np.savez(data, **samples)  # type: ignore[arg-type]
     assert run(model, data, tmp_path / "undisturbed") == (0, "6 devices")
     disaster = ("--kill-worker", "10", "--join", "20", "--kill-server", "30")
     assert run(model, data, tmp_path / "disturbed", *disaster)[0] == -signal.SIGKILL
@@ -79,7 +80,7 @@ def test_the_loss_curve_is_that_of_pytorch_whatever_happens(tmp_path: Path) -> N
     assert any(line["lost_devices"] for line in disturbed)
     for first, second in zip(undisturbed, disturbed, strict=True):
         assert (first["loss"], first["gradient_norm"]) == (second["loss"], second["gradient_norm"]), first["step"]
-    expected = torch_losses(torch, module, text())
+    expected = torch_losses(torch, module, samples)
     apart = [abs(line["loss"] - loss) for line, loss in zip(undisturbed, expected, strict=True)]
     print(f"loss from {expected[0]:.4f} to {expected[-1]:.4f}, at most {max(apart):.1e} from PyTorch's")
     assert max(apart) <= 1e-4
