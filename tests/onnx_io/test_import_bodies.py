@@ -135,6 +135,16 @@ def test_shapes_that_change_from_one_iteration_to_the_next(tmp_path: Path) -> No
     assert (imported.tensor_shapes["z"], imported.tensor_shapes["rows"]) == ((8, 4), (3,))
 
 
+def test_rows_gathered_step_by_step(tmp_path: Path) -> None:
+    """A state that starts empty and gains two rows in each of five iterations ends with ten."""
+    body = loop_body([node("MatMul", ["x", "w"], ["p"], name="step"), node("Concat", ["s", "p"], ["s_next"], axis=0)], ["s"])
+    nodes = [node("Loop", ["n", "", "none"], ["z"], name="loop", body=body)]
+    constants = {"w": weight(4, 4), "n": np.int64(5), "none": np.zeros((0, 4), np.float32)}
+    imported = load(tmp_path, model(nodes, {"x": (2, 4)}, ["z"], constants))
+    assert imported.workload.gemm_macs == 5 * 2 * 4 * 4
+    assert imported.tensor_shapes["z"] == (10, 4)
+
+
 def test_loops_in_loops(tmp_path: Path) -> None:
     """Trip counts multiply, and the inner loop is bound by its path."""
     inner = loop_body([node("MatMul", ["t", "w"], ["t_next"], name="step")], ["t"], go="go_in", suffix="_in")

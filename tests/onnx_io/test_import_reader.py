@@ -246,6 +246,21 @@ def test_weights_may_be_absent(tmp_path: Path) -> None:
     assert not load(tmp_path, short).workload.weights_present
 
 
+def test_weights_lie_beside_the_model_wherever_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A location is relative to the file as it is named: not to the working folder, not to what a link leads to."""
+    folder, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    proto = model([node("MatMul", ["x", "w"], ["y"])], {"x": (2, 3)}, ["y"], {"w": outside("w", (3, 4))})
+    save(elsewhere, proto)
+    (folder / "model.onnx").symlink_to(elsewhere / "model.onnx")
+    (folder / "weights.bin").write_bytes(bytes(48))
+    monkeypatch.chdir(elsewhere)
+    assert load_model(folder / "model.onnx").workload.weights_present
+    assert load_model("../models/model.onnx").workload.weights_present
+    assert not load_model("model.onnx").workload.weights_present
+
+
 def test_weights_without_end(tmp_path: Path) -> None:
     """A weight of 4 GiB that is not there is imported all the same."""
     proto = model([node("MatMul", ["x", "w"], ["y"])], {"x": (1, 32768)}, ["y"], {"w": outside("w", (32768, 32768))})
