@@ -31,3 +31,8 @@ def _broadcast_dim(left: Dim, right: Dim) -> Dim:
     if isinstance(left, int) and isinstance(right, int):
         raise ShapeContradictionError(f"sizes {left} and {right} do not broadcast")
     return left if isinstance(left, int) else right if isinstance(right, int) else None
+
+
+def axis_in(axis: int, rank: int) -> int | None:
+    """``axis`` counted from the front, None when a tensor of this rank has none such."""
+    return axis % rank if -rank <= axis < rank else None

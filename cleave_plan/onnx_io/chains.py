@@ -11,16 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from cleave_plan.dtypes import DType
 from cleave_plan.kernels.chain import ChainProduct
 from cleave_plan.onnx_io.chain_sides import Folding
 from cleave_plan.onnx_io.chain_steps import ELEMENTWISE, RELABEL, StepBuilder
-from cleave_plan.onnx_io.surroundings import NoChainError, Surroundings
+from cleave_plan.onnx_io.surroundings import NoChainError, Surroundings, may_be_scores
 from cleave_plan.workload.attention import forward_chain
-from cleave_plan.workload.gemm import Gemm, Role
 from cleave_plan.workload.graph import Chain
 
-_FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
 _NUMPY_BROADCASTING = 7
 """The operator set from which on operators broadcast as NumPy does."""
 
@@ -68,13 +65,6 @@ def find_chains(around: Surroundings) -> tuple[ChainOfNodes, ...]:
             continue
         taken |= {span.scores, span.context}
     return tuple(found)
-
-
-def may_be_scores(gemm: Gemm) -> bool:
-    """Whether a GEMM, as far as it can tell itself, can stand at either end of a chain."""
-    if gemm.op != "MatMul" or gemm.pinned or gemm.repeats != 1 or gemm.macs == 0:
-        return False
-    return all(operand.role is Role.ACTIVATION and operand.dtype in _FLOATS for operand in (gemm.a, gemm.b))
 
 
 def _is_factor(around: Surroundings, index: int) -> bool:

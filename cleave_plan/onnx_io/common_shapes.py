@@ -12,8 +12,9 @@ from math import prod
 
 import onnx
 
+from cleave_plan.onnx_io import layer_shapes
 from cleave_plan.onnx_io.attributes import get_int, get_ints
-from cleave_plan.onnx_io.broadcasting import broadcast, matmul_shape
+from cleave_plan.onnx_io.broadcasting import axis_in, broadcast
 from cleave_plan.onnx_io.facts import Dim, Fact, ShapeContradictionError
 
 Facts = Sequence[Fact]
@@ -22,11 +23,6 @@ CommonRule = Callable[[onnx.NodeProto, Facts], list[Fact] | None]
 FIRST_OPSET = 7
 
 _BOOL = onnx.TensorProto.BOOL
-
-
-def axis_in(axis: int, rank: int) -> int | None:
-    """``axis`` counted from the front, None when a tensor of this rank has none such."""
-    return axis % rank if -rank <= axis < rank else None
 
 
 def axes_of(node: onnx.NodeProto, inputs: Facts, place: int) -> tuple[int, ...] | None:
@@ -48,13 +44,6 @@ def _along_axis(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     """Like the first input, which has the axis that is named."""
     shape = inputs[0].shape
     if shape is None or axis_in(get_int(node, "axis", -1), len(shape)) is None:
-        return None
-    return _like_first(node, inputs)
-
-
-def _batch_norm(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    sizes = inputs[0].sizes
-    if sizes is None or len(sizes) < 2 or any(fact.shape != sizes[1:2] for fact in inputs[1:5]):
         return None
     return _like_first(node, inputs)
 
@@ -100,25 +89,6 @@ def _where(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     shape = _broadcast_all([fact.shape for fact in inputs[:3]])
     fits = inputs[0].elem == _BOOL and inputs[1].elem == inputs[2].elem != 0
     return [Fact(elem=inputs[1].elem, shape=shape)] if fits and shape is not None else None
-
-
-def _matmul(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    a, b = inputs[0].sizes, inputs[1].sizes
-    if a is None or b is None or not inputs[0].elem or inputs[0].elem != inputs[1].elem:
-        return None
-    try:
-        return [Fact(elem=inputs[0].elem, shape=matmul_shape(a, b))]
-    except ShapeContradictionError:
-        return None
-
-
-def _gemm(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    a, b = inputs[0].sizes, inputs[1].sizes
-    if a is None or b is None or len(a) != 2 or len(b) != 2 or not inputs[0].elem:
-        return None
-    m, k = reversed(a) if get_int(node, "transA", 0) else a
-    depth, n = reversed(b) if get_int(node, "transB", 0) else b
-    return [Fact(elem=inputs[0].elem, shape=(m, n))] if k == depth else None
 
 
 def _cast(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
@@ -272,13 +242,6 @@ def _reduce(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     return [Fact(elem=inputs[0].elem, shape=left)]
 
 
-def _global_pool(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    shape = inputs[0].shape
-    if shape is None or len(shape) < 3 or not inputs[0].elem:
-        return None
-    return [Fact(elem=inputs[0].elem, shape=(*shape[:2], *(1,) * (len(shape) - 2)))]
-
-
 def _range(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     """Whole numbers whose bounds are known."""
     bounds = [fact.whole_value for fact in inputs[:3]]
@@ -299,10 +262,10 @@ def _quantize(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
 
 
 _LIKE_FIRST = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Dropout",
-    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Not",
-    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
-    "ThresholdedRelu",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Clip", "Cos", "Cosh", "CumSum",
+    "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish",
+    "Neg", "Not", "Reciprocal", "Relu", "Round", "ScatterElements", "ScatterND", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu",
 )  # fmt: skip
 _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
@@ -314,10 +277,14 @@ COMMON_RULES: dict[str, CommonRule] = {
     **dict.fromkeys(("Hardmax", "LayerNormalization", "LogSoftmax", "Softmax"), _along_axis),
     **dict.fromkeys(("Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Sub", "Sum", "Xor"), _elementwise),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _comparison),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), layer_shapes.global_pool),
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    "BatchNormalization": _batch_norm, "Cast": _cast, "Concat": _concat, "DequantizeLinear": _dequantize, "Flatten": _flatten,
-    "Gather": _gather, "Gemm": _gemm, "MatMul": _matmul, "Pad": _pad, "Pow": _power, "QuantizeLinear": _quantize, "Range": _range,
-    "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Where": _where,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), layer_shapes.recurrent),
+    **dict.fromkeys(("AveragePool", "MaxPool"), layer_shapes.pool),
+    "BatchNormalization": layer_shapes.batch_norm, "Gemm": layer_shapes.gemm, "MatMul": layer_shapes.matmul,
+    "MatMulInteger": layer_shapes.matmul_integer, "TopK": layer_shapes.top_k, "Cast": _cast, "Concat": _concat,
+    "DequantizeLinear": _dequantize, "Flatten": _flatten, "Gather": _gather, "Pad": _pad, "Pow": _power,
+    "QuantizeLinear": _quantize, "Range": _range, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze, "Where": _where,
 }  # fmt: skip
 """Rules by operator of the standard domain."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -14,7 +15,6 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs, check_trips
 from cleave_plan.onnx_io.bodies import Enclosing, InnerGemm, InnerWork, work_inside
-from cleave_plan.onnx_io.chains import ChainOfNodes, find_chains, may_be_scores
 from cleave_plan.onnx_io.collector import paused
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import Diagnosis
@@ -33,12 +33,15 @@ from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.shapes import ShapeWalk
-from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors
+from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors, may_be_scores
 from cleave_plan.onnx_io.traffic import bytes_moved
 from cleave_plan.onnx_io.unrolling import write_out_scans
 from cleave_plan.onnx_io.views import NodeView, views_of
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
+
+if TYPE_CHECKING:
+    from cleave_plan.onnx_io.chains import ChainOfNodes
 
 OPEN = -1
 """What stands in a TensorInfo for a size that nobody bound (no GEMM depends on it)."""
@@ -300,6 +303,8 @@ class _Importer:
         single = {index: by_name[self._name(index, forms[0])] for index, forms in self.forms.items() if len(forms) == 1}
         if not any(may_be_scores(gemm) for gemm in single.values()):
             return ()
+        from cleave_plan.onnx_io.chains import find_chains  # with the kernels of attention, which few models need
+
         moved = {operator.name: operator.bytes for operator in operators}
         return find_chains(
             Surroundings(

@@ -60,4 +60,4 @@ def may_hold_matrix_work(domain: str, op: str) -> bool:
         return False
     if op in MATRIX_WORK.get(domain, ()):
         return True
-    return not onnx.defs.has(op, domain) and op not in NO_MATRIX_WORK.get(domain, ())
+    return op not in NO_MATRIX_WORK.get(domain, ()) and not onnx.defs.has(op, domain)

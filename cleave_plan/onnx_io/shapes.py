@@ -33,6 +33,9 @@ from cleave_plan.onnx_io.views import NodeView, view_of, views_of
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
 
+# Values of tensors, not of shapes: no size depends on them.
+_NEVER_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear"})
+
 _FILLING = [UNKNOWN] * MOST_INPUTS
 
 _DEEPEST = 8
@@ -188,7 +191,7 @@ class ShapeWalk:
         return Answer([self._folded(fact, value) for fact, value in zip(answer.outputs, folded, strict=True)])
 
     def _may_fold(self, node: onnx.NodeProto, inputs: list[Fact], outputs: list[Fact]) -> bool:
-        if domain_of(node) != "":
+        if domain_of(node) != "" or node.op_type in _NEVER_FOLDED:
             return False
         small = all(fact.sizes is not None and is_small(fact.elem, fact.sizes) for fact in outputs)
         return (small or node.op_type in _SIZE_FROM_VALUES) and self._inference.schema(node.op_type, "") is not None

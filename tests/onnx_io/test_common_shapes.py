@@ -62,7 +62,7 @@ def test_common_rules_agree_with_the_node_tests() -> None:
         found = rule(proto, facts + [UNKNOWN] * (MOST_INPUTS - len(facts)))
         covered[found is not None] += 1
         if found is not None:
-            got = [(item.shape, item.elem) for item in found]
+            got = [(item.shape, item.elem) for item, name in zip(found, proto.output, strict=True) if name]
             wanted = [(array.shape, helper.np_dtype_to_tensor_dtype(array.dtype)) for array in outputs]
             assert got == wanted, proto
     assert covered[True] > 8 * covered[False], covered
