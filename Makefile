@@ -49,6 +49,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.tilings
 	$(BIN)/python -m benchmarks.small
 	$(BIN)/python -m benchmarks.batch
+	@test ! -f ../shared/corpus/truth.jsonl || { $(BIN)/python $(PIP) 'onnx-tool>=1.0' && \
+	  $(BIN)/python -m benchmarks.importing --corpus ../shared/corpus; }
 
 claims: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.claims

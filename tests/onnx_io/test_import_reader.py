@@ -151,6 +151,13 @@ def test_graphs_that_cannot_run(tmp_path: Path, nodes: list[onnx.NodeProto], out
     assert fragment in str(error.value)
 
 
+def test_a_product_of_three(tmp_path: Path) -> None:
+    """A MatMul with an input too many is refused (found by fuzzing: it was taken for a part of attention)."""
+    proto = model([node("MatMul", ["x", "x", "x"], ["y"])], {"x": (3, 3)}, ["y"])
+    with pytest.raises(InputFileError, match="3 inputs, and MatMul multiplies two"):
+        load(tmp_path, proto)
+
+
 def test_the_last_of_two_constants_counts(tmp_path: Path) -> None:
     """Two Constants for one tensor are read as onnxruntime reads them."""
     nodes = [

@@ -75,6 +75,8 @@ def lower_matmul(left: Array, right: Array) -> Lowered:
 
 
 def _matmul_forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
+    if len(sizes) != 2:
+        raise ShapeContradictionError(f"it has {len(sizes)} inputs, and MatMul multiplies two")
     return (Form(shape=matmul_shape(needed(sizes, 0), needed(sizes, 1))),)
 
 
