@@ -36,7 +36,7 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     own = graph_sources(graph)
     nodes = _without_repeats(views_of(graph.node))
     # What is read, and what the graph gives out, is one of these.
-    refuse_damaged(chain(own, *((view.op, view.domain, view.name, *view.outputs) for view in nodes)), where)
+    refuse_damaged(chain(own, *map(_given_names, nodes)), where)
     maker = _makers(nodes, own, where)
     sources = own.union(outer)
     for value in graph.output:
@@ -58,6 +58,11 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
             visible = visible or sources.union(maker)
             _sort(inner, visible, f"{where}: {node_label(view.node)}")
     return nodes
+
+
+def _given_names(view: NodeView) -> list[str]:
+    """The names that a node gives: its own, its operator's, those of its attributes and of what it makes."""
+    return [view.op, view.domain, view.name, *view.outputs, *[attribute.name for attribute in view.node.attribute]]
 
 
 def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:

@@ -83,7 +83,7 @@ def mutate_and_import(tmp_path: Path, data: st.DataObject, with_corpus: bool) ->
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="the bound on memory is Linux's")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_mutated_files(tmp_path: Path, data: st.DataObject) -> None:
     """A few hundred mutations of small models of our own."""

@@ -20,6 +20,20 @@ from cleave_plan.workload.gemm import GemmShape
 
 ONE_BY_ONE = "one step after the other, each on the result of the one before"
 WHOLE = "part of its recurrent layer"
+_OF_STEPS = frozenset(
+    {
+        "activations",
+        "activation_alpha",
+        "activation_beta",
+        "clip",
+        "direction",
+        "hidden_size",
+        "input_forget",
+        "linear_before_reset",
+    }
+)
+"""Attributes of a layer that say how its steps are computed."""
+
 _R_SCALE = 7  # the input of our own operator that says that R is quantised
 
 
@@ -42,6 +56,12 @@ def _forms(node: onnx.NodeProto, sizes: Sizes) -> tuple[Form, ...]:
     )
 
 
+def _hand_on(build: Builder) -> None:
+    """Give the node that was made last those attributes of the layer that its steps have."""
+    kept = [attribute for attribute in build.node.attribute if attribute.name in _OF_STEPS]
+    build.nodes[-1].attribute.extend(kept)
+
+
 def _expand(build: Builder) -> None:
     """X W^T as one MatMul, and the steps as an operator of our own."""
     node = build.node
@@ -61,14 +81,12 @@ def _expand(build: Builder) -> None:
     steps, batch, size = x.shape[0], x.shape[1], r.shape[2]
     all_states, last = (steps, directions, batch, size), (directions, batch, size)
     wanted = [build.output(place) for place in range(3)]
-    kept = {
-        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name != "layout"
-    }
     made = build.own(
         "Recurrence", [given, r, bias, lengths, hidden, cell, peepholes],
         [("" if turned else name, shape, x.elem) for name, shape in zip(wanted, (all_states, last, last), strict=True)],
-        part="recurrent", kind=kind, **kept,
+        part="recurrent", kind=kind,
     )  # fmt: skip
+    _hand_on(build)
     if turned:
         for tensor, name, order in zip(made, wanted, ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2)), strict=True):
             if name:
@@ -96,11 +114,11 @@ def _expand_quantised(build: Builder) -> None:
     given = parts[0] if len(parts) == 1 else build.concatenated(parts, 2)
     last = (r.shape[0], x.shape[1], r.shape[1])
     shapes = ((x.shape[0], *last[:1], *last[1:]), last, last)
-    kept = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     build.own(
         "Recurrence", [given, r, bias, lengths, hidden, cell, peepholes, r_scale, r_zero],
-        [(build.output(place), shape, x.elem) for place, shape in enumerate(shapes)], part="recurrent", kind="LSTM", **kept,
+        [(build.output(place), shape, x.elem) for place, shape in enumerate(shapes)], part="recurrent", kind="LSTM",
     )  # fmt: skip
+    _hand_on(build)
 
 
 def _of_direction(build: Builder, x: Tensor, direction: int) -> Tensor:
