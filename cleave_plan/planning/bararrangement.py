@@ -18,25 +18,19 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
-from cleave_plan.planning.barlayout import Plane, log_root
+from cleave_plan.planning.barlayout import Plane
+from cleave_plan.planning.boxes import Boxes, before_in_run, cut_in_parts, rounded, rounded_runs, run_of
 from cleave_plan.planning.groups import Abilities, abilities
+from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-Box = tuple[int, int, int, int, int, int, int]
-"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop)``"""
-
 _POWER, _CORRECTIONS, _PRECISION = 0.7, 40, 2e-5
 """What is covered grows with T to the power of 1 (limits), 1.5 or 2 (operands): T is corrected by a power between, and
 halved in wherever that leaves what is known (a slab covers nothing until its limits allow it)."""
-
-
-def spans(starts: Ints, total: int) -> Ints:
-    """For each of ``total`` things, which run of ``starts`` it stands in."""
-    return np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,10 +119,10 @@ def _frame(terms: Terms, devices: DeviceColumns, place: Arrangement) -> _Frame:
     own = devices.take(place.devices)
     depth = None if len(place.slabs) == 1 else terms.depth / 2.0
     planes = [Plane.of(terms, bool(transposed)) for transposed in place.transposed]
-    strip_of, slab_of = spans(place.strips, len(place.bars)), spans(place.slabs, len(place.strips))
+    strip_of, slab_of = run_of(place.strips, len(place.bars)), run_of(place.slabs, len(place.strips))
     slab_of_bar = slab_of[strip_of]
     return _Frame(
-        terms=terms, able=lambda T: abilities(terms, own, T, depth), place=place, bar_of=spans(place.bars, len(place.devices)),
+        terms=terms, able=lambda T: abilities(terms, own, T, depth), place=place, bar_of=run_of(place.bars, len(place.devices)),
         strip_of=strip_of, slab_of=slab_of, rows=np.array([float(plane.rows) for plane in planes])[slab_of],
         columns=np.array([float(plane.columns) for plane in planes]),
         a=np.array([plane.a for plane in planes])[slab_of_bar], b=np.array([plane.b for plane in planes])[slab_of_bar],
@@ -160,70 +154,38 @@ def fitted(terms: Terms, devices: DeviceColumns, place: Arrangement, near_s: flo
     return Fit(seconds=seconds, depth=depth, width=width, height=frame.heights(operand, limit, depth, width))
 
 
-def rounded(weight: Floats, total: int) -> Ints:
-    """Integers in proportion to ``weight`` that add up to ``total`` (largest remainders; alike where all weigh nothing)."""
-    whole = float(weight.sum())
-    exact = weight * (total / whole) if whole > 0 else np.full(len(weight), total / len(weight))
-    floor: Ints = np.floor(exact).astype(np.int64)
-    spare = total - int(floor.sum())
-    floor[np.argsort(floor - exact, kind="stable")[:spare]] += 1
-    return floor
+def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit) -> Boxes:
+    """Integer boxes of one item (number 0), exact by construction.
 
-
-def boxes_of(terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit) -> list[Box]:
-    """Integer boxes of one item, exact by construction."""
+    A bar's depth is shared in proportion to the operand bytes that its devices bring. (Arithmetic never binds on footprints
+    within their limits: see ``groups``.)"""
     frame = _frame(terms, devices, place)
     operand, limit = frame.brought(fit.seconds)
-    brought = frame.able(fit.seconds).operand
-    depth, width = rounded(fit.depth, terms.depth), np.zeros(len(place.strips), dtype=np.int64)
-    for slab in range(len(place.slabs)):
-        mine = frame.slab_of == slab
-        width[mine] = rounded(fit.width[mine], int(frame.columns[slab]))
+    depth = rounded(fit.depth, terms.depth)
+    width = rounded_runs(fit.width, frame.slab_of, frame.columns.astype(np.int64))
     height = frame.heights(operand, limit, depth.astype(float), width.astype(float))
-    boxes: list[Box] = []
-    k = 0
-    for slab, deep in enumerate(depth.tolist()):
-        column = 0
-        for strip in np.flatnonzero(frame.slab_of == slab).tolist():
-            bars = np.flatnonzero(frame.strip_of == strip)
-            wide, row = int(width[strip]), 0
-            for bar, tall in zip(bars.tolist(), rounded(height[bars], int(frame.rows[strip])).tolist(), strict=True):
-                if deep and wide and tall:
-                    mine = frame.bar_of == bar
-                    across = (column, column + wide, row, row + tall)
-                    across = across if place.transposed[slab] else (*across[2:], *across[:2])
-                    boxes += _bar(terms, devices, place.devices[mine], brought[mine], across, (k, k + deep))
-                row += tall
-            column += wide
-        k += deep
-    return boxes
+    tall = rounded_runs(height, frame.strip_of, frame.rows.astype(np.int64))
+    slab_of_bar = frame.slab_of[frame.strip_of]
+    deep = rounded_runs(frame.able(fit.seconds).operand, frame.bar_of, depth[slab_of_bar])
+    column, row = before_in_run(width, frame.slab_of), before_in_run(tall, frame.strip_of)
+    k = (np.cumsum(depth) - depth)[slab_of_bar][frame.bar_of] + before_in_run(deep, frame.bar_of)
+    wide = width[frame.strip_of]
+    used = np.flatnonzero((deep > 0) & ((wide > 0) & (tall > 0))[frame.bar_of])
+    bar = frame.bar_of[used]
+    sides = np.stack([column[frame.strip_of], column[frame.strip_of] + wide, row, row + tall])[:, bar]
+    across = np.where(place.transposed[slab_of_bar[bar]], sides, sides[[2, 3, 0, 1]])
+    own = place.devices[used]
+    passes = _passes(terms, devices.memory[own], across[1] - across[0], across[3] - across[2], deep[used])
+    of, top, bottom = cut_in_parts(across[0], across[1], passes)
+    k = k[used][of]
+    return np.stack([own[of], top, bottom, across[2][of], across[3][of], k, k + deep[used][of], 0 * of, 0 * of + 1], axis=1)
 
 
-def _bar(
-    terms: Terms, devices: DeviceColumns, members: Ints, operand: Floats, across: tuple[int, ...], along: tuple[int, int]
-) -> list[Box]:
-    """The boxes of one bar: its depth over its members, in proportion to their ``operand`` bytes.
-
-    (Arithmetic never binds on footprints within the members' limits: see ``groups``.)"""
-    tall, wide = across[1] - across[0], across[3] - across[2]
-    boxes: list[Box] = []
-    k = along[0]
-    for device, deep in zip(members.tolist(), rounded(operand, along[1] - along[0]).tolist(), strict=True):
-        passes = _passes(terms, float(devices.memory[device]), tall, wide, deep) if deep else 0
-        for part in range(passes):
-            top, bottom = (across[0] + tall * step // passes for step in (part, part + 1))
-            boxes.append((device, top, bottom, across[2], across[3], k, k + deep))
-        k += deep
-    return boxes
-
-
-def _passes(terms: Terms, memory: float, tall: int, wide: int, deep: int) -> int:
-    """In how many parts a box's rows are done so that the smallest of its operands fits the memory (small boxes may not,
+def _passes(terms: Terms, memory: Floats, tall: Ints, wide: Ints, deep: Ints) -> Ints:
+    """In how many parts each box's rows are done so that the smallest of its operands fits the memory (small boxes may not,
     once rounded)."""
     kept = (1 - STREAM_SHARE) * memory
-    a, b = terms.row_bytes / terms.depth * deep, terms.col_bytes / terms.depth * deep * wide
-    for passes in range(1, tall):
-        rows = -(-tall // passes)
-        if min(rows * a, b, rows * wide * terms.accumulator_bytes) <= kept:
-            return passes
-    return tall
+    row_bytes = np.minimum(terms.row_bytes / terms.depth * deep, wide * terms.accumulator_bytes)
+    rows = np.minimum(np.floor(kept / row_bytes), tall).astype(np.int64)
+    fits = terms.col_bytes / terms.depth * deep * wide <= kept
+    return np.where(fits, 1, -(-tall // np.maximum(rows, 1)))

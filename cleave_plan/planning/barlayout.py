@@ -10,50 +10,17 @@ what they cover) make a strip is a dynamic programme: the widest cover of N by t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cleave_plan.planning.strips import GRID, usual_group, widest_cover
+from cleave_plan.planning.roots import log_root
+from cleave_plan.planning.strips import GRID, Sides, trace, widest_cover
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-_STEPS = 15
-
-_LEAST = 1e-100
-"""What stands for 0 among widths and depths."""
-
-
-def log_root(value: Callable[[Floats], Floats], low: Floats, high: Floats, steps: int = _STEPS) -> Floats:
-    """Where falling ``value`` (ratios) passes 1, for every column between ``low`` and ``high`` (both above 0).
-
-    Regula falsi of Illinois on logarithms, in which heights, widths and depths are nearly straight lines, with a halving
-    at every third step for the kinks. Where ``value`` never falls to 1 ``high`` is returned, where it is below 1 from the
-    start 0.
-    """
-
-    def logs(x: Floats) -> Floats:
-        return np.asarray(np.log(np.maximum(value(np.exp(x)), 1e-9)))
-
-    left, right = np.log(np.maximum(low, _LEAST)), np.log(np.maximum(high, _LEAST))
-    above, below = logs(left), logs(right)
-    side, never, always = np.zeros(len(left)), above < 0, below >= 0
-    x = left
-    for step in range(steps):
-        part = above / np.maximum(above - below, 1e-30) if step % 3 else np.full(len(left), 0.5)
-        x = left + (right - left) * np.clip(part, 0.01, 0.99)
-        found = logs(x)
-        keep = found >= 0
-        below = np.where(keep & (side > 0), below / 2, below)
-        above = np.where(~keep & (side < 0), above / 2, above)
-        left, above = np.where(keep, x, left), np.where(keep, found, above)
-        right, below = np.where(keep, right, x), np.where(keep, below, found)
-        side = np.where(keep, 1.0, -1.0)
-    return np.where(never, 0.0, np.where(always, high, np.exp(x)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +94,8 @@ def _strips(plane: Plane, budget: Floats, limit: Floats) -> Strips:
     count = len(order)
     grid = np.geomspace(max(plane.columns / (20.0 * count), 1e-3), plane.columns, GRID)
     height = plane.heights(budget[order], limit[order], grid[:, None])
-    prefix = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(height, axis=1)], axis=1)
-    longest = int(min(count, max(12, 4 * np.ceil(np.sqrt(count * max(1.0, plane.rows / plane.columns))))))
-    usual = usual_group((plane.rows * plane.a, plane.columns * plane.b), count)
-    edges, _, came = widest_cover(prefix, grid, plane.rows, longest, usual)
-    bounds = [len(edges) - 1]
-    while bounds[-1] > 0:
-        bounds.append(int(came[bounds[-1]]))
-    starts = edges[bounds[:0:-1]]
+    sides = Sides(rows=plane.rows, columns=plane.columns, row_bytes=plane.a, col_bytes=plane.b)
+    edges, _, came = widest_cover(height, grid, sides)
+    starts = edges[trace(came, len(edges) - 1)[:-1]]
     widths = plane.widths(budget[order], limit[order], starts)
     return Strips(plane=plane, order=order, starts=starts, widths=widths, share=float(widths.sum()) / plane.columns)

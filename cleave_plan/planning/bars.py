@@ -23,16 +23,14 @@ from cleave_plan.planning.barlayout import best_strips
 from cleave_plan.planning.barsearch import refined
 from cleave_plan.planning.batched import balanced_groups
 from cleave_plan.planning.bounds import Links
-from cleave_plan.planning.groups import SQUARE, Abilities, abilities, filled, members
+from cleave_plan.planning.boxes import Boxes
+from cleave_plan.planning.groups import SQUARE, Abilities, abilities, members, started
 from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.slabs import Slab, arranged, even_places, partitions
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.volume import volume_bound, volume_capacity
 
 Ints = NDArray[np.int64]
-
-VolumeBox = tuple[int, ...]
-"""``(device, row_start, row_stop, column_start, column_stop, k_start, k_stop, item_start, item_stop)``"""
 
 SEED = 20240613
 """Where all drawing starts; the same devices give the same tiling."""
@@ -70,7 +68,7 @@ _WORTH = 1.01
 Found = tuple[Arrangement, Fit]
 
 
-def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: float = 0.0) -> Iterator[list[VolumeBox]]:
+def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: float = 0.0) -> Iterator[Boxes]:
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``), inner axis cut.
 
     Boxes cover items x M x N x K exactly. Nothing is yielded for convolutions (their operands are regions that overlap)
@@ -83,16 +81,15 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
     own = devices.take(order)
     single = replace(terms, items=1)
     ability = volume_capacity(single, own).volume(volume_bound(terms, own, _FREE))
-    boxes: list[VolumeBox] = []
+    made = []
     for item, places in enumerate(balanced_groups(ability, terms.items)):
         found = _one_item(single, own.take(places), budget_s / terms.items)
         if found is None:
             return
-        boxes += [
-            (int(order[places[device]]), *across, item, item + 1)
-            for device, *across in boxes_of(single, own.take(places), *found)
-        ]
-    yield boxes
+        boxes = boxes_of(single, own.take(places), *found)
+        boxes[:, 0], boxes[:, 7:] = order[places[boxes[:, 0]]], boxes[:, 7:] + item
+        made.append(boxes)
+    yield np.concatenate(made)
 
 
 def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> Found | None:
@@ -175,9 +172,8 @@ def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> Slab
     eta = SQUARE
     found: list[Slab] = []
     smooth = group is None
-    group = filled(able)[0] if group is None else group
     for _ in range(_ROUNDS):
-        group = improved(able, group, eta, 10, seed, smooth=smooth)
+        group = improved(able, started(able, eta) if group is None else group, eta, 10, seed, smooth=smooth)
         group = np.unique(group, return_inverse=True)[1].astype(np.int64)
         now = members(able, group, int(group.max()) + 1)
         budget, limit = now.operand / able.depth, now.limit(able)

@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.bararrangement import Arrangement, Fit, spans
-from cleave_plan.planning.barlayout import Plane, log_root
+from cleave_plan.planning.bararrangement import Arrangement, Fit
+from cleave_plan.planning.barlayout import Plane
+from cleave_plan.planning.boxes import run_of
 from cleave_plan.planning.groups import Abilities, Members, abilities, members
+from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -90,13 +92,13 @@ class _Walk:
     def of(cls, terms: Terms, devices: DeviceColumns, place: Arrangement, fit: Fit, seed: int) -> _Walk:
         single = len(place.slabs) == 1
         own = devices.take(place.devices)
-        strip_of, slab_of = spans(place.strips, len(place.bars)), spans(place.slabs, len(place.strips))
+        strip_of, slab_of = run_of(place.strips, len(place.bars)), run_of(place.slabs, len(place.strips))
         size = np.diff(np.append(place.strips, len(place.bars)))
         slots = place.strips[:, None] + np.arange(int(size.max()))
         planes = [Plane.of(terms, bool(transposed)) for transposed in place.transposed]
         return cls(
             able=abilities(terms, own, fit.seconds * TARGET, None if single else terms.depth / 2), single=single,
-            total=float(terms.depth), bar=spans(place.bars, len(own)), slab_of=slab_of, strip_of=strip_of,
+            total=float(terms.depth), bar=run_of(place.bars, len(own)), slab_of=slab_of, strip_of=strip_of,
             slots=np.where(np.arange(slots.shape[1]) < size[:, None], slots, -1),
             sides=np.array([(plane.a, plane.b, float(plane.rows)) for plane in planes]).T[:, slab_of],
             columns=np.array([float(plane.columns) for plane in planes]), depth=fit.depth.copy(),

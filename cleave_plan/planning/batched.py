@@ -12,21 +12,22 @@ When items are few, groups of devices that are equally able take one item each a
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.planning.boxes import Boxes, before_in_run
 from cleave_plan.planning.heights import area_rate, heights
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-ItemBox = tuple[int, ...]
-"""``(device, row_start, row_stop, column_start, column_stop, item_start, item_stop)``, with ``k_start, k_stop`` before the
-items where K is cut"""
+_PRECISION = 1e-9
+"""Of the time of items that are shared out, relative."""
 
 
 def balanced_groups(ability: Floats, count: int) -> list[Ints]:
@@ -40,15 +41,16 @@ def balanced_groups(ability: Floats, count: int) -> list[Ints]:
     return [np.array(sorted(group), dtype=np.int64) for group in members]
 
 
-def share_items(terms: Terms, devices: DeviceColumns, order: Ints, floor_s: float) -> list[ItemBox]:
-    """All items over the devices ``order``: whole items, and rows of the rest, at the least T found above ``floor_s``."""
+def share_items(terms: Terms, devices: DeviceColumns, order: Ints, floor_s: float) -> Boxes | None:
+    """All items over the devices ``order``: whole items, and rows of the rest, at the least T found above ``floor_s``; None where
+    no time is enough."""
     own = devices.take(order)
     low, high = floor_s, floor_s * 1.05
     while not _fits(terms, own, high):
         low, high = high, high * 2
         if high > 1e9 * floor_s:
-            return []
-    for _ in range(40):
+            return None
+    while high - low > _PRECISION * high:
         middle = (low + high) / 2
         low, high = (low, middle) if _fits(terms, own, middle) else (middle, high)
     return _boxes(terms, own, order, high)
@@ -68,20 +70,19 @@ def _whole_and_rows(terms: Terms, devices: DeviceColumns, T: float) -> tuple[Int
     return whole.astype(np.int64), rows.astype(np.int64)
 
 
-def _packed(rows: Ints, needed: int, items: int) -> list[Ints] | None:
-    """Devices (places in ``rows``) that fill each of ``items`` items of ``needed`` rows, tallest first; None if short."""
+def _packed(rows: Ints, needed: int, items: int) -> tuple[Ints, list[int]] | None:
+    """How ``items`` items of ``needed`` rows are filled, tallest first: places in ``rows`` in order, and where each item's begin
+    (with the end of the last). None if short."""
     order = np.argsort(-rows, kind="stable")
-    order = order[rows[order] > 0]
-    total = np.concatenate([[0], np.cumsum(rows[order])])
-    filled: list[Ints] = []
-    start = 0
+    order = order[: int(np.count_nonzero(rows))]
+    total = [0, *np.cumsum(rows[order]).tolist()]
+    starts = [0]
     for _ in range(items):
-        stop = int(np.searchsorted(total, total[start] + needed))
+        stop = bisect_left(total, total[starts[-1]] + needed)
         if stop >= len(total):
             return None
-        filled.append(order[start:stop])
-        start = stop
-    return filled
+        starts.append(stop)
+    return order, starts
 
 
 def _fits(terms: Terms, devices: DeviceColumns, T: float) -> bool:
@@ -92,20 +93,27 @@ def _fits(terms: Terms, devices: DeviceColumns, T: float) -> bool:
     return int(rows.sum()) >= rest * terms.rows and _packed(rows, terms.rows, rest) is not None
 
 
-def _boxes(terms: Terms, devices: DeviceColumns, order: Ints, T: float) -> list[ItemBox]:
+def _boxes(terms: Terms, devices: DeviceColumns, order: Ints, T: float) -> Boxes:
     whole, rows = _whole_and_rows(terms, devices, T)
-    whole = np.diff(np.minimum(np.cumsum(np.append(0, whole)), terms.items))  # no more than there are
-    boxes: list[ItemBox] = []
-    item = 0
-    for device, count in zip(order.tolist(), whole.tolist(), strict=True):
-        if count:
-            boxes.append((device, 0, terms.rows, 0, terms.columns, item, item + count))
-            item += count
-    for members in _packed(rows, terms.rows, terms.items - item) or []:
-        row = 0
-        for place in members.tolist():
-            stop = min(row + int(rows[place]), terms.rows)
-            boxes.append((int(order[place]), row, stop, 0, terms.columns, item, item + 1))
-            row = stop
-        item += 1
+    stops = np.minimum(np.cumsum(whole), terms.items)  # no more than there are
+    counts = np.diff(stops, prepend=0)
+    first = counts > 0
+    done = _rows_of(order[first], 0, terms.rows, terms, (stops - counts)[first], stops[first])
+    item = int(stops[-1])
+    packed = _packed(rows, terms.rows, terms.items - item)
+    if packed is None:
+        return done
+    places, starts = packed
+    places = places[: starts[-1]]
+    item_of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    top = before_in_run(rows[places], item_of)
+    bottom = np.minimum(top + rows[places], terms.rows)
+    return np.concatenate([done, _rows_of(order[places], top, bottom, terms, item + item_of, item + item_of + 1)])
+
+
+def _rows_of(device: Ints, top: Ints | int, bottom: Ints | int, terms: Terms, first: Ints, stop: Ints) -> Boxes:
+    """Rows from ``top`` to ``bottom`` of whole width, of the items from ``first`` to ``stop``."""
+    boxes = np.zeros((len(device), 9), dtype=np.int64)
+    boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 4] = device, top, bottom, terms.columns
+    boxes[:, 6], boxes[:, 7], boxes[:, 8] = terms.depth, first, stop
     return boxes

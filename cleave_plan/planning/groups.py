@@ -18,6 +18,7 @@ is short of both, so there is a smooth one too, (q^-8 + Q^-8)^(-1/8).
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,12 @@ Floats = NDArray[np.float64]
 
 SQUARE = 2.0
 """(h + w)/sqrt(h*w) of a square footprint."""
+
+WINDOW = 96
+"""Devices in a window of :func:`dealt`."""
+
+LARGE, DEALT = 1500, 4.0
+"""Devices from which on a fleet is dealt into groups, and mean devices of a group up to which smaller ones are too."""
 
 _ROUNDING = 0.998
 """Share of the memory that real sizes may fill, so that whole rows and columns still fit."""
@@ -134,3 +141,53 @@ def filled(able: Abilities, eta: float = SQUARE) -> tuple[Ints, int]:
         if first:
             count, have = count + 1, have - needed
     return group, count + (not first)
+
+
+def deals(able: Abilities, eta: float = SQUARE) -> bool:
+    """Whether groups are dealt from the start: in large fleets, and where groups are of few devices, which filling in order
+    leaves far from full."""
+    needed = eta * able.side * able.depth * float(np.sqrt(able.cut).mean())
+    return len(able) >= LARGE or (len(able) >= WINDOW and needed < DEALT * float(able.operand.mean()))
+
+
+def started(able: Abilities, eta: float = SQUARE) -> Ints:
+    """Labels of groups to start from."""
+    return dealt(able, eta) if deals(able, eta) else filled(able, eta)[0]
+
+
+def dealt(able: Abilities, eta: float = SQUARE) -> Ints:
+    """Labels of groups in windows of devices with nearly the same p, in each of which groups bring nearly the same.
+
+    A window has as many groups as its devices' operands suffice for; its devices, largest first, each join the group that has
+    least (Graham's rule: with several devices to a group they end within a small part of one device of each other)."""
+    order = np.argsort(-able.cut, kind="stable")
+    need = eta * able.side * able.depth * np.sqrt(able.cut[order])
+    useful = np.minimum(able.operand[order], need)
+    brought = np.concatenate([[0.0], np.cumsum(useful)])
+    group = np.empty(len(able), dtype=np.int64)
+    start, first, full = 0, 0, 0.0  # full: operand bytes that the groups so far are meant to have
+    while start < len(able):
+        stop = min(start + WINDOW, len(able))
+        wanted = float(need[(start + stop - 1) // 2])
+        count = max(1, round((float(brought[stop]) - full) / wanted))
+        full += count * wanted
+        if stop < len(able):  # end where that many groups are full
+            stop = min(max(int(np.abs(brought[start:] - full).argmin()) + start, start + 1), len(able))
+        mine = order[start:stop]
+        group[mine] = first + _shared_out(able.operand[mine], count)
+        start, first = stop, first + count
+    return np.unique(group, return_inverse=True)[1].astype(np.int64)
+
+
+def _shared_out(sizes: Floats, count: int) -> Ints:
+    """Which of ``count`` heaps each of ``sizes`` goes to, largest first, each to the lowest."""
+    label = np.empty(len(sizes), dtype=np.int64)
+    heaps = [(0.0, number) for number in range(count)]
+    order = np.argsort(-sizes, kind="stable")
+    chosen = []
+    for size in sizes[order].tolist():
+        least, number = heaps[0]
+        heapq.heapreplace(heaps, (least + size, number))
+        chosen.append(number)
+    label[order] = chosen
+    return label

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.plan.plan import Mode
-from cleave_plan.planning.batched import ItemBox, balanced_groups
+from cleave_plan.planning.batched import balanced_groups
 from cleave_plan.planning.bounds import capacity, gemm_bound
-from cleave_plan.planning.rounding import Box, round_strips
+from cleave_plan.planning.boxes import Boxes, boxes_of_items
+from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.strips import Groups
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.tiling import FREE
@@ -24,24 +25,25 @@ from cleave_plan.planning.tiling import FREE
 Ints = NDArray[np.int64]
 
 
-def line_tilings(terms: Terms, devices: DeviceColumns, order: Ints, modes: frozenset[Mode]) -> Iterator[list[ItemBox]]:
+def line_tilings(terms: Terms, devices: DeviceColumns, order: Ints, modes: frozenset[Mode]) -> Iterator[Boxes]:
     """Tilings over all of ``order``'s devices, every batch item cut alike, in each of ``modes``."""
     one = replace(terms, items=1)
     shared = replace(devices, latency=devices.latency / terms.items)  # paid once for the range of items
     floor_s = max(gemm_bound(one, shared.take(order), FREE), 1e-12)
     if Mode.ROW in modes:
-        yield _boxes(round_strips(one, shared, _one_line(one, order, floor_s)), terms.items, turned=False)
+        yield boxes_of_items(round_strips(one, shared, _one_line(one, order, floor_s)), terms.depth, 0, terms.items)
     turned = one.transposed()
     if Mode.COLUMN in modes and turned.rows > 0:
-        yield _boxes(round_strips(turned, shared, _one_line(turned, order, floor_s)), terms.items, turned=True)
+        found = round_strips(turned, shared, _one_line(turned, order, floor_s))
+        yield boxes_of_items(found, terms.depth, 0, terms.items, turned=True)
     if Mode.TWO_DIMENSIONAL in modes and len(order) > 1 and one.columns > 1:
-        yield _boxes(round_strips(one, shared, _two_strips(one, shared, order, floor_s)), terms.items, turned=False)
-
+        found = round_strips(one, shared, _two_strips(one, shared, order, floor_s))
+        yield boxes_of_items(found, terms.depth, 0, terms.items)
     if Mode.INNER in modes and not one.whole_depth and one.depth > 1:
         yield _depths(one, shared, order, terms.items)
 
 
-def _depths(terms: Terms, devices: DeviceColumns, order: Ints, items: int) -> list[ItemBox]:
+def _depths(terms: Terms, devices: DeviceColumns, order: Ints, items: int) -> Boxes:
     """The whole plane on every device, depth in proportion to what a unit of it takes; what is left goes where least lies."""
     own = devices.take(order)
     unit_bytes = (terms.rows * terms.row_bytes + terms.columns * terms.col_bytes) / terms.depth
@@ -50,11 +52,11 @@ def _depths(terms: Terms, devices: DeviceColumns, order: Ints, items: int) -> li
     depth = np.floor(exact).astype(np.int64)
     depth[np.argsort(depth - exact, kind="stable")[: terms.depth - int(depth.sum())]] += 1
     stops = np.cumsum(depth)
-    return [
-        (device, 0, terms.rows, 0, terms.columns, stop - size, stop, 0, items)
-        for device, size, stop in zip(order.tolist(), depth.tolist(), stops.tolist(), strict=True)
-        if size > 0
-    ]
+    plane = np.array([0, terms.rows, 0, terms.columns])
+    boxes = np.column_stack(
+        [order, np.tile(plane, (len(order), 1)), stops - depth, stops, np.zeros_like(stops), np.full_like(stops, items)]
+    )
+    return np.asarray(boxes[depth > 0], dtype=np.int64)
 
 
 def _one_line(terms: Terms, order: Ints, near_s: float) -> Groups:
@@ -70,10 +72,3 @@ def _two_strips(terms: Terms, devices: DeviceColumns, order: Ints, near_s: float
         devices=np.concatenate([order[first], order[second]]), starts=np.array([0, len(first)], dtype=np.int64),
         widths=np.full(2, terms.columns / 2), seconds=near_s,
     )  # fmt: skip
-
-
-def _boxes(found: list[Box], items: int, *, turned: bool) -> list[ItemBox]:
-    return [
-        (device, *((column, column_stop, row, row_stop) if turned else (row, row_stop, column, column_stop)), 0, items)
-        for device, row, row_stop, column, column_stop in found
-    ]

@@ -12,9 +12,8 @@ from cleave_plan.cost.level import partial_sum_seconds, server_seconds, server_t
 from cleave_plan.cost.tile import STREAM_SHARE, Held, Ints, Tiles, price
 from cleave_plan.fleet.device import Server
 from cleave_plan.plan.plan import Mode
-from cleave_plan.planning.batched import ItemBox
 from cleave_plan.planning.bounds import Links
-from cleave_plan.planning.tiling import tiles_of_copies
+from cleave_plan.planning.boxes import Boxes, tiles_of_copies
 from cleave_plan.workload.gemm import Gemm
 
 Floats = NDArray[np.float64]
@@ -69,9 +68,9 @@ class Option:
         return max(self.down_bytes / links.egress, self.up_bytes / links.ingress)
 
 
-def option_of(part: Part, boxes: list[ItemBox], devices: DeviceColumns, server: Server | None = None) -> Option:
+def option_of(part: Part, boxes: Boxes, devices: DeviceColumns, server: Server | None = None) -> Option:
     """The option that does ``part`` by ``boxes``; boxes of device number ``len(devices)`` are ``server``'s own."""
-    return option_from(part, tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies), devices, server)
+    return option_from(part, tiles_of_copies(boxes, part.gemm.shape.batch, part.copies), devices, server)
 
 
 def option_from(part: Part, copies: tuple[Tiles, ...], devices: DeviceColumns, server: Server | None = None) -> Option:

@@ -17,12 +17,13 @@ from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import bound_of
 from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.boxes import tiles_of_copies
 from cleave_plan.planning.exact import tiny
 from cleave_plan.planning.option import Option, Part, non_dominated, on_server
 from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
 from cleave_plan.planning.terms import eligible, terms_of
-from cleave_plan.planning.tiling import tiles_of_copies, tilings
+from cleave_plan.planning.tiling import tilings
 
 _CORRECTIONS = 4
 """Sizes of the server's slab that are tried at the most."""
@@ -71,7 +72,8 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     """Options in which the server computes a slab and devices the rest, both ending at about the same time.
 
     The slab is first sized by the lower bound with the server, stretched by what the devices' own tiling needed over
-    theirs; then it is corrected by the difference of the two times found until they are even.
+    theirs; then it is corrected by the two times found until they are even. Where adding partial sums leaves the server no time
+    the last trial is one without a slab.
     """
     terms, part = alone.terms, alone.part
     without = replace(alone.links, flop_per_s=0.0)
@@ -81,32 +83,41 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     target_s = bound_of(terms, alone.devices.take(alone.order), together, inner=alone.inner) * stretch
     per_second = server_rate(part.gemm, server) / terms.flop
     found: list[Option] = []
-    area = target_s * per_second
+    area, before = target_s * per_second, np.inf
     for _ in range(_CORRECTIONS):
         slab = slab_of(terms, area)
-        if slab is None:
+        kept = 0.0 if slab is None else slab.area
+        if kept == before or (slab is None and not found):
             break
-        search = replace(alone, terms=slab.rest, slab=slab, server=server, options=[], barred=set())
+        rest, before = terms if slab is None else slab.rest, kept
+        search = replace(alone, terms=rest, slab=slab, server=server, options=[], barred=set())
         search.run()
         alone.usual = search.usual
         if not search.options:
             break
         found += non_dominated(search.options, alone.links)
-        best = min(search.options, key=lambda option: option.seconds(alone.links))
+        ends = [_together(option, alone.links, rest.items * rest.area, kept, per_second) for option in search.options]
+        together_s, place = min((end, place) for place, end in enumerate(ends))
+        best = search.options[place]
         devices_s = max(float(best.device_s.max()), best.links_s(alone.links))
-        pace = slab.rest.items * slab.rest.area / devices_s
-        share = per_second / (per_second + pace)
-        if max(best.server_s - devices_s, share * (devices_s - best.server_s)) < _EVEN * devices_s:
+        if max(best.server_s - devices_s, devices_s - together_s) < _EVEN * devices_s:
             break  # time that the server has left would be shared by all
-        area = slab.area + (devices_s - best.server_s) / (1 / per_second + 1 / pace)
+        area = max(together_s - best.sums_s, 0.0) * per_second
     return found
+
+
+def _together(option: Option, links: Links, rest: float, kept: float, per_second: float) -> float:
+    """Seconds in which devices and server would end together, were ``option``'s ``rest`` and the ``kept`` elements of C shared
+    out anew; adding partial sums takes the server's time first."""
+    pace = rest / max(float(option.device_s.max()), option.links_s(links), 1e-300)
+    return max(option.sums_s, (rest + kept + option.sums_s * per_second) / (pace + per_second))
 
 
 def options_on_one(part: Part, devices: DeviceColumns, device: int) -> float | None:
     """Executed seconds of the part on one device alone; None when its memory holds no tiling of it."""
     best: float | None = None
     for boxes in tilings(terms_of(part.gemm, part.copies), devices, np.array([device], dtype=np.int64)):
-        copies = tiles_of_copies(boxes, part.gemm.shape.k, part.gemm.shape.batch, part.copies)
+        copies = tiles_of_copies(boxes, part.gemm.shape.batch, part.copies)
         seconds = sum(float(price(part.gemm, tiles, devices).executed_s.sum()) for tiles in copies)
         if np.isfinite(seconds) and (best is None or seconds < best):
             best = seconds

@@ -14,6 +14,7 @@ K is never cut: what was one partial sum stays one in every element, so that sum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import BOX, Tiles, price
 from cleave_plan.planning.batched import share_items
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.boxes import boxes_of_items
 from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.strips import group_into_strips
 from cleave_plan.planning.terms import Terms, eligible, terms_of
@@ -159,19 +161,21 @@ def _cut(terms: Terms, devices: DeviceColumns, order: Ints, floor_s: float, box:
     ways = [(terms, False)] if terms.columns == 1 else [(terms, False), (terms.transposed(), True)]
     if terms.items > 1:
         shared = ((share_items(own, devices, order, floor_s), turned) for own, turned in ways)
-        return [[_placed(piece, box, turned) for piece in found] for found, turned in shared if found]
+        return [[_placed(piece, box, turned) for piece in found.tolist()] for found, turned in shared if found is not None]
     groups = [(group_into_strips(own, devices, order, floor_s), own, turned) for own, turned in ways]
     strips = [(found.seconds, place) for place, (found, _, _) in enumerate(groups) if found is not None]
     if not strips:
         return []
     best, own, turned = groups[min(strips)[1]]
     assert best is not None, "only those that were found are compared"
-    return [[_placed((*piece, 0, 1), box, turned) for piece in round_strips(own, devices, best)]]
+    return [
+        [_placed(piece, box, turned) for piece in boxes_of_items(round_strips(own, devices, best), terms.depth, 0, 1).tolist()]
+    ]
 
 
-def _placed(piece: tuple[int, ...], box: _Row, turned: bool) -> _Row:
-    """A piece (device, rows, columns, items from the box's corner) as a row, turned back where the box was."""
-    device, a, a_stop, b, b_stop, first, last = piece
+def _placed(piece: Sequence[int], box: _Row, turned: bool) -> _Row:
+    """A piece (its numbers from the box's corner, depth whole) as a row, turned back where the box was."""
+    device, a, a_stop, b, b_stop, _, _, first, last = piece
     m, _, n, _, k, k_stop, item, _ = box
     top, bottom, left, right = (b, b_stop, a, a_stop) if turned else (a, a_stop, b, b_stop)
     return (device, m + top, m + bottom, n + left, n + right, k, k_stop, item + first, item + last)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cleave_plan.planning.groups import Abilities, Members, members
+from cleave_plan.planning.groups import LARGE, Abilities, Members, deals, members
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,13 +24,18 @@ PARTNERS = 24
 _NEAR, _GROUPS = 48, 4
 """How far partners stand at the most: so many places, or mean groups."""
 
+_FEW_SWEEPS = 3
+"""Sweeps of a large fleet."""
+
 _LEAST_GAIN = 1e-9
 """Of the mean p: gains below are none."""
 
 
 def improved(able: Abilities, group: Ints, eta: float, sweeps: int, seed: int, *, smooth: bool) -> Ints:
     """Labels after moves and swaps; the same for the same ``seed``. At most ``sweeps`` sweeps, and with ``smooth`` as many
-    before them by the smooth minimum."""
+    before them by the smooth minimum, unless the groups were dealt: those are near their best. Large fleets have few sweeps."""
+    if deals(able, eta):
+        smooth, sweeps = False, min(sweeps, _FEW_SWEEPS) if len(able) >= LARGE else sweeps
     order = np.argsort(-able.cut, kind="stable")
     own, label, rng = able.take(order), group[order], np.random.default_rng(seed)
     for kind in (True, False) if smooth else (False,):

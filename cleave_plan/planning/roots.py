@@ -1,9 +1,14 @@
-"""The moment at which something that grows with time is done: the search under every bound."""
+"""Roots of functions that rise or fall: the moment at which something is done, under every bound, and columns of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 INSTANT, NEVER = 1e-30, 1e30
 """Seconds between which a time is looked for."""
@@ -68,3 +73,40 @@ def _bracket(log_done: Callable[[float], float], start: float) -> tuple[float, f
         if other in (least, most):
             return other, other, value, value
         x, found, reach = other, value, reach * 4
+
+
+_LEAST = 1e-100
+"""What stands for 0 among the arguments of :func:`log_root`."""
+
+_STEPS, _NEAR = 15, 1e-7
+"""Steps of :func:`log_root` at the most, and the relative distance from 1 that ends them."""
+
+
+def log_root(value: Callable[[Floats], Floats], low: Floats, high: Floats, steps: int = _STEPS, near: float = _NEAR) -> Floats:
+    """Where falling ``value`` (ratios) passes 1, for every column between ``low`` and ``high`` (both above 0).
+
+    Regula falsi of Illinois on logarithms, in which heights, widths and depths are nearly straight lines, with a halving
+    at every third step for the kinks, until every column is within ``near`` of 1 or of its root. Where ``value`` never falls to 1
+    ``high`` is returned, where it is below 1 from the start 0.
+    """
+
+    def logs(x: Floats) -> Floats:
+        return np.asarray(np.log(np.maximum(value(np.exp(x)), 1e-9)))
+
+    left, right = np.log(np.maximum(low, _LEAST)), np.log(np.maximum(high, _LEAST))
+    above, below = logs(left), logs(right)
+    side, never, always = np.zeros(len(left)), above < 0, below >= 0
+    x, settled = left, never | always
+    for step in range(steps):
+        part = above / np.maximum(above - below, 1e-30) if step % 3 else np.full(len(left), 0.5)
+        x = left + (right - left) * np.minimum(np.maximum(part, 0.01), 0.99)
+        found = logs(x)
+        if bool((settled | (np.abs(found) < near) | (right - left < near)).all()):
+            break
+        keep = found >= 0
+        below = np.where(keep & (side > 0), below / 2, below)
+        above = np.where(~keep & (side < 0), above / 2, above)
+        left, above = np.where(keep, x, left), np.where(keep, found, above)
+        right, below = np.where(keep, right, x), np.where(keep, below, found)
+        side = np.where(keep, 1.0, -1.0)
+    return np.where(never, 0.0, np.where(always, high, np.exp(x)))

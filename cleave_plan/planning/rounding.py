@@ -2,8 +2,9 @@ r"""From groups of devices to integer tiles: joint rounding of strip widths and 
 
 Widths are first fitted in real numbers: the least T at which the strips' widest widths add up to N. They are rounded
 down together, the columns left over go where the fraction lost was largest, and then the slowest strip passes single
-columns to the strip that ends up least slow, as long as that lowers the slowest. Within a strip, rows are exact: the
-least T with sum_i floor(h_i(w, T)) >= M, rows beyond M taken back from the devices that are last to finish.
+columns to the strip that ends up least slow, as long as that lowers the slowest (only these two are looked at again). Within a
+strip, rows are exact: the least T with sum_i floor(h_i(w, T)) >= M, rows beyond M taken back from the devices that are last to
+finish.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.boxes import Rectangles, before_in_run, place_in_run, run_of
 from cleave_plan.planning.heights import heights, pass_cap
+from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.strips import Groups
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Box = tuple[int, int, int, int, int]
-"""``(device, row_start, row_stop, column_start, column_stop)``"""
-
 _BISECTIONS = 32
 _INSTANT = 1e-30
 """Seconds under which a strip's time is as good as none (its devices have no latency and next to no work)."""
+
+_ROUNDS, _STEPS, _NEAR, _POWER = 6, 7, 1e-4, 0.6
+"""Of the real widths: times that are tried, steps for the widths at each, how near to N their sum is near enough, and about which
+power of what is covered the time is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +39,13 @@ class _Strips:
     devices: DeviceColumns  # columns of groups.devices, in strip order
     starts: Ints
     strip_of: Ints
+
+    def only(self, strips: Ints) -> _Strips:
+        """Some of the strips."""
+        places = np.concatenate([np.flatnonzero(self.strip_of == strip) for strip in strips.tolist()])
+        sizes = np.bincount(self.strip_of, minlength=len(self.starts))[strips]
+        starts = np.cumsum(sizes) - sizes
+        return _Strips(terms=self.terms, devices=self.devices.take(places), starts=starts, strip_of=run_of(starts, len(places)))
 
     def rows(self, T: Floats, width: Floats, *, whole: bool) -> Floats:
         """Rows covered in each strip at its own time and width."""
@@ -58,26 +69,18 @@ class _Strips:
         return np.where(width > 0, high, 0.0)
 
 
-def round_strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> list[Box]:
-    """Integer boxes that cover one item exactly, in the orientation of ``terms``."""
+def round_strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> Rectangles:
+    """Integer rectangles that cover one item exactly, in the orientation of ``terms``."""
     starts = groups.starts.astype(np.int64)
-    sizes = np.diff(np.append(starts, len(groups.devices)))
-    strips = _Strips(
-        terms=terms, devices=devices.take(groups.devices), starts=starts, strip_of=np.repeat(np.arange(len(starts)), sizes)
-    )
-    near_s = groups.seconds
-    widths = _balance(strips, _rounded_widths(strips, groups), near_s)
-    times = strips.times(widths, near_s)
-    rows = heights(terms, strips.devices, times[strips.strip_of], np.maximum(widths, 1)[strips.strip_of], whole=True)
-    boxes: list[Box] = []
-    column = 0
-    for strip, width in enumerate(widths):
-        if width > 0:
-            mine = slice(starts[strip], starts[strip] + sizes[strip])
-            share = _trimmed(rows[mine].astype(np.int64), terms.rows)
-            boxes += _strip_boxes(terms, devices, groups.devices[mine], share, column, int(width))
-            column += int(width)
-    return boxes
+    strip_of = run_of(starts, len(groups.devices))
+    strips = _Strips(terms=terms, devices=devices.take(groups.devices), starts=starts, strip_of=strip_of)
+    widths, times = _balance(strips, _rounded_widths(strips, groups), groups.seconds)
+    wide = np.maximum(widths, 1)[strip_of]
+    rows = heights(terms, strips.devices, times[strip_of], wide, whole=True).astype(np.int64)
+    stops = np.append(starts[1:], len(rows))
+    for start, stop, width in zip(starts.tolist(), stops.tolist(), widths.tolist(), strict=True):
+        rows[start:stop] = _trimmed(rows[start:stop], terms.rows) if width else 0
+    return _rectangles(strips, groups.devices, rows, widths)
 
 
 def _rounded_widths(strips: _Strips, groups: Groups) -> Ints:
@@ -85,19 +88,16 @@ def _rounded_widths(strips: _Strips, groups: Groups) -> Ints:
     total, count = strips.terms.columns, len(groups.widths)
     if count == 1:
         return np.array([total], dtype=np.int64)
-    guess = groups.widths * (total / groups.widths.sum())
-    bottom, top, widths = groups.seconds * 0.98, groups.seconds * 1.03, guess
-    for _ in range(9):
-        middle = (bottom + top) / 2
-        low, high = guess * 0.7, guess * 1.4
-        for _ in range(13):
-            width = (low + high) / 2
-            enough = strips.rows(np.full(count, middle), width, whole=False) >= strips.terms.rows
-            low, high = np.where(enough, width, low), np.where(enough, high, width)
-        if low.sum() >= total:
-            top, widths = middle, low
-        else:
-            bottom = middle
+    guess, T = groups.widths * (total / groups.widths.sum()), groups.seconds
+    widths = guess
+    for _ in range(_ROUNDS):
+        at = np.full(count, T)
+        found = log_root(lambda w, at=at: strips.rows(at, w, whole=False) / strips.terms.rows, guess * 0.7, guess * 1.4, _STEPS)  # type: ignore[misc]
+        widths = np.where(found > 0, found, guess * 0.7)
+        share = float(widths.sum()) / total
+        if abs(share - 1) < _NEAR:
+            break
+        T *= min(max(share, 0.9), 1.1) ** -_POWER
     widths = widths * (total / widths.sum())
     floor: Ints = np.floor(widths).astype(np.int64)
     spare = total - int(floor.sum())
@@ -105,11 +105,12 @@ def _rounded_widths(strips: _Strips, groups: Groups) -> Ints:
     return floor
 
 
-def _balance(strips: _Strips, widths: Ints, near_s: float) -> Ints:
-    """Move single columns from the slowest strip while the slowest time falls."""
+def _balance(strips: _Strips, widths: Ints, near_s: float) -> tuple[Ints, Floats]:
+    """Move single columns from the slowest strip while the slowest time falls; the widths and the strips' times."""
+    times = strips.times(widths, near_s)
     if len(widths) == 1:
-        return widths
-    times, more = strips.times(widths, near_s), strips.times(widths + 1, near_s)
+        return widths, times
+    more = strips.times(widths + 1, near_s)
     for _ in range(4 * len(widths)):
         worst = int(times.argmax())
         others = np.where(np.arange(len(widths)) == worst, np.inf, more)
@@ -119,8 +120,11 @@ def _balance(strips: _Strips, widths: Ints, near_s: float) -> Ints:
         widths = widths.copy()
         widths[worst] -= 1
         widths[best] += 1
-        times, more = strips.times(widths, near_s), strips.times(widths + 1, near_s)
-    return widths
+        more[worst], times[best] = times[worst], more[best]
+        two = strips.only(np.array([worst, best]))
+        changed = two.times(np.array([widths[worst], widths[best] + 1]), near_s)
+        times[worst], more[best] = changed
+    return widths, times
 
 
 def _trimmed(rows: Ints, total: int) -> Ints:
@@ -141,14 +145,13 @@ def _trimmed(rows: Ints, total: int) -> Ints:
     return rows
 
 
-def _strip_boxes(terms: Terms, devices: DeviceColumns, members: Ints, rows: Ints, column: int, width: int) -> list[Box]:
-    """Boxes of one strip from row 0 down; a device over its memory's cap gets several (passes)."""
-    cap = np.maximum(np.floor(pass_cap(terms, devices.take(members), float(width))), 1.0)
-    boxes: list[Box] = []
-    row = 0
-    for device, count, most in zip(members.tolist(), rows.tolist(), cap.tolist(), strict=True):
-        while count > 0:
-            part = int(min(count, most))
-            boxes.append((device, row, row + part, column, column + width))
-            row, count = row + part, count - part
-    return boxes
+def _rectangles(strips: _Strips, devices: Ints, rows: Ints, widths: Ints) -> Rectangles:
+    """Strips beside each other, their devices from row 0 down; a device over its memory's cap gets several (passes)."""
+    wide, right = np.maximum(widths, 1)[strips.strip_of], np.cumsum(widths)[strips.strip_of]
+    top = before_in_run(rows, strips.strip_of)
+    cap = np.minimum(np.maximum(np.floor(pass_cap(strips.terms, strips.devices, wide.astype(float))), 1.0), strips.terms.rows)
+    most = cap.astype(np.int64)
+    of = np.repeat(np.arange(len(rows)), -(-rows // most))
+    start = place_in_run(of) * most[of]
+    stop = np.minimum(start + most[of], rows[of])
+    return np.stack([devices[of], top[of] + start, top[of] + stop, (right - widths[strips.strip_of])[of], right[of]], axis=1)

@@ -13,8 +13,8 @@ from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import cuts_depth
 from cleave_plan.planning.bars import bar_tilings
-from cleave_plan.planning.batched import ItemBox
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.boxes import Boxes, boxes_of_items, table
 from cleave_plan.planning.exact import front, tiny
 from cleave_plan.planning.option import Option, Part, option_of
 from cleave_plan.planning.slab import Slab
@@ -112,9 +112,9 @@ class Search:
         operand = capacity(self.terms, self.devices).operand(bound_s)[self.order]
         return max(1, int(np.searchsorted(np.cumsum(operand), self.links.egress * bound_s)))
 
-    def own_boxes(self) -> list[ItemBox]:
+    def own_boxes(self) -> Boxes:
         """The server's own boxes."""
-        return [] if self.slab is None else [(len(self.devices), *self.slab.box)]
+        return table([] if self.slab is None else [(len(self.devices), *self.slab.box)], 9)
 
     def floor(self, subset: Ints, links: Links) -> float:
         """Lower bound of the part over ``subset`` without the servers' arithmetic."""
@@ -142,7 +142,7 @@ class Search:
         if not tiny(self.terms, count) and volume_bound(self.terms, self.devices.take(subset), alone) < self.best_s * (
             1 - _WORTH_BARS
         ):
-            self.offer([list(boxes) for boxes in bar_tilings(self.terms, self.devices, subset)])
+            self.offer(bar_tilings(self.terms, self.devices, subset))
 
     def attempt(self, count: int, shown: DeviceColumns) -> bool:
         """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""
@@ -152,9 +152,10 @@ class Search:
         best = min(made, key=lambda option: option.seconds(self.links))
         return best.links_s(self.links) > float(best.device_s.max())
 
-    def offer(self, tilings: Iterable[list[ItemBox]]) -> list[Option]:
+    def offer(self, tilings: Iterable[Boxes]) -> list[Option]:
         """Price tilings of what is not the server's, and keep those that fit."""
-        made = [option_of(self.part, [*boxes, *self.own_boxes()], self.devices, self.server) for boxes in tilings]
+        own = self.own_boxes()
+        made = [option_of(self.part, np.concatenate([boxes, own]), self.devices, self.server) for boxes in tilings]
         made = [option for option in made if np.isfinite(option.device_s.max())]
         self.options += made
         return made
@@ -177,13 +178,13 @@ def _ladder(count: int) -> list[int]:
     return sorted({*sizes, 1}, reverse=True)
 
 
-def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[list[ItemBox]]:
+def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[Boxes]:
     yield from tilings(terms, devices, subset)
     if tiny(terms, len(subset)):
         yield from _exact(terms, devices, subset, gemm)
 
 
-def _exact(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[list[ItemBox]]:
+def _exact(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[Boxes]:
     """The Pareto front of exact tilings (a convolution's rows cost by where they lie: it has none here)."""
     if gemm.window is not None:
         return
@@ -197,13 +198,15 @@ def _exact(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> It
     )  # fmt: skip
     costs = price(gemm, tiles, own)
     seconds = np.where(costs.kept == 3, np.inf, costs.ideal_s)
-    table = dict(
+    costs_of = dict(
         zip(
             zip(device.tolist(), r.tolist(), c.tolist(), strict=True),
             zip(seconds.tolist(), costs.down_bytes.tolist(), strict=True),
             strict=True,
         )
     )
-    for layout in front(terms.rows, terms.columns, list(range(len(subset))), lambda *key: table[key]):
+    for layout in front(terms.rows, terms.columns, list(range(len(subset))), lambda *key: costs_of[key]):
         if np.isfinite(layout.seconds):
-            yield [(int(subset[d]), a, b, e, f, 0, 1) for d, a, b, e, f in layout.rectangles(terms.rows, terms.columns)]
+            found = table(layout.rectangles(terms.rows, terms.columns), 5)
+            found[:, 0] = subset[found[:, 0]]
+            yield boxes_of_items(found, terms.depth, 0, 1)

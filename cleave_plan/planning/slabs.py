@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.planning.bararrangement import Arrangement
 from cleave_plan.planning.barlayout import Strips, best_strips
-from cleave_plan.planning.groups import SQUARE, Abilities, filled, members
+from cleave_plan.planning.groups import SQUARE, Abilities, members, started
 from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.terms import Terms
 
@@ -50,7 +50,7 @@ def slab_of(terms: Terms, able: Abilities, devices: Ints, seed: int) -> Slab | N
             break
         own = replace(own, depth=depth)
         smooth = group is None
-        group = improved(own, filled(own, eta)[0] if group is None else group, eta, _SWEEPS, seed + guess, smooth=smooth)
+        group = improved(own, started(own, eta) if group is None else group, eta, _SWEEPS, seed + guess, smooth=smooth)
         group = np.unique(group, return_inverse=True)[1].astype(np.int64)
         now = members(own, group, int(group.max()) + 1)
         budget, limit = now.operand / depth, now.limit(own)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.rounding import Box
+from cleave_plan.planning.boxes import Rectangles
 from cleave_plan.planning.shapes import WHOLE_SIDE, axis_of, subsets
 from cleave_plan.planning.slicing_item import EXACT_SIDE, Item, fastest
 from cleave_plan.planning.slicing_search import searched
@@ -32,7 +32,7 @@ MOST = 16
 """Up to this many devices a search is made; strips do well with more."""
 
 
-def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: float, floor_s: float) -> list[Box] | None:
+def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: float, floor_s: float) -> Rectangles | None:
     """One item's tiling by straight cuts over devices ``order`` (ablest first), in the orientation of ``terms``.
 
     ``floor_s``: a time that no tiling beats (the lower bound). None unless it takes less than ``beat_s`` seconds on the
@@ -40,7 +40,7 @@ def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: f
     """
     if terms.columns > terms.rows:
         turned = slicing_tilings(terms.transposed(), devices, order, beat_s, floor_s)
-        return None if turned is None else [(d, left, right, top, bottom) for d, top, bottom, left, right in turned]
+        return None if turned is None else turned[:, [0, 3, 4, 1, 2]]
     few = len(order) <= EVERY_SUBSET
     down, across = (axis_of(side, len(order), WHOLE_SIDE if few else EXACT_SIDE) for side in (terms.rows, terms.columns))
     item = Item(terms=terms, devices=devices.take(order), down=down, across=across)
@@ -49,4 +49,4 @@ def slicing_tilings(terms: Terms, devices: DeviceColumns, order: Ints, beat_s: f
     found = fastest(item, subsets(len(order)), beat_s, floor_s) if few else searched(item, beat_s, floor_s)
     if found is None or found[0] >= beat_s:
         return None
-    return [(int(order[d]), top, bottom, left, right) for d, top, bottom, left, right in found[1]]
+    return np.column_stack([order[found[1][:, 0]], found[1][:, 1:]])

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.boxes import Rectangles
 from cleave_plan.planning.heights import heights, pass_cap
-from cleave_plan.planning.rounding import Box
 from cleave_plan.planning.shapes import Axis, Curves, Family, device_curves, set_curves
 from cleave_plan.planning.slicing_rounding import Node, round_tree
 from cleave_plan.planning.terms import Terms
@@ -30,13 +30,12 @@ EXACT_SIDE, _EXACT = 64, 1e-9
 _GROWTH = 1.5
 """Cover grows about with this power of time (2 where downlinks bind, 1 where uplinks or arithmetic do)."""
 
-Tiling = tuple[float, list[Box]]
-"""Ideal seconds of the slowest device, and the boxes."""
+Tiling = tuple[float, Rectangles]
+"""Ideal seconds of the slowest device, and the rectangles."""
 
 
-def makespan(terms: Terms, devices: DeviceColumns, boxes: list[Box]) -> float:
-    """Ideal seconds of the slowest device over ``boxes`` of one item."""
-    table = np.array(boxes, dtype=np.int64)
+def makespan(terms: Terms, devices: DeviceColumns, table: Rectangles) -> float:
+    """Ideal seconds of the slowest device over rectangles of one item."""
     own = devices.take(table[:, 0])
     rows, columns = table[:, 2] - table[:, 1], table[:, 4] - table[:, 3]
     down_s = (rows * terms.row_bytes + columns * terms.col_bytes + terms.halo_bytes) / own.downlink
@@ -82,7 +81,7 @@ class Item:
     def tiling(self, tree: Node, T: float) -> Tiling:
         """``tree`` in integers; infinite seconds where the cuts cannot be made near T."""
         boxes = round_tree(self.terms, self.devices, tree, T)
-        return makespan(self.terms, self.devices, boxes) if boxes else np.inf, boxes
+        return makespan(self.terms, self.devices, boxes) if len(boxes) else np.inf, boxes
 
     def _cut(self, curves: Curves, family: Family, T: float, number: int, height: float, width: float) -> Node:
         device = family.device_of(number)

@@ -20,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.boxes import Rectangles, table
 from cleave_plan.planning.heights import heights, pass_cap
-from cleave_plan.planning.rounding import Box
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_Rectangle = tuple[int, ...]
+"""One row of :data:`~cleave_plan.planning.boxes.Rectangles`"""
 
 REACH = 16
 """Columns by which a width may move from where it was found, either way; on narrower items any width is tried."""
@@ -143,8 +146,8 @@ def _windowed(node: Node, low: int, high: int, reach: int, leaves: list[_Windowe
     return part
 
 
-def round_tree(terms: Terms, devices: DeviceColumns, root: Node, near_s: float) -> list[Box]:
-    """Boxes of the least T at which ``root`` covers the item in integers, looked for near ``near_s``.
+def round_tree(terms: Terms, devices: DeviceColumns, root: Node, near_s: float) -> Rectangles:
+    """Rectangles of the least T at which ``root`` covers the item in integers, looked for near ``near_s``.
 
     Empty when ``near_s`` is so far too small that ten times as much does not do.
     """
@@ -155,7 +158,7 @@ def round_tree(terms: Terms, devices: DeviceColumns, root: Node, near_s: float) 
     while tree.evaluate(np.array([high]))[0] < terms.rows:
         low, high = high, high * 1.5
         if high > 10 * near_s:
-            return []
+            return table([], 5)
     while tree.evaluate(np.array([low]))[0] >= terms.rows:
         low, high = low / 2, low
         if high < 1e-30:
@@ -166,12 +169,12 @@ def round_tree(terms: Terms, devices: DeviceColumns, root: Node, near_s: float) 
         first = int(enough.argmax()) if bool(enough.any()) else _TRIALS
         low, high = float(times[first]), float(times[first + 1])
     tree.evaluate(np.array([high]))
-    boxes: list[Box] = []
+    boxes: list[_Rectangle] = []
     _place(tree, tree.root, (0, terms.rows), (0, terms.columns), boxes)
-    return boxes
+    return table(boxes, 5)
 
 
-def _place(tree: _Tree, part: _Windowed, rows: tuple[int, int], columns: tuple[int, int], boxes: list[Box]) -> None:
+def _place(tree: _Tree, part: _Windowed, rows: tuple[int, int], columns: tuple[int, int], boxes: list[_Rectangle]) -> None:
     """Boxes of ``part`` in the given ranges of rows and columns, which its rows at that width cover."""
     (top, bottom), (left, right) = rows, columns
     if bottom == top or right == left:
@@ -191,13 +194,13 @@ def _place(tree: _Tree, part: _Windowed, rows: tuple[int, int], columns: tuple[i
     _place(tree, second, rows, (cut, right), boxes)
 
 
-def _passes(tree: _Tree, leaf: Node, rows: tuple[int, int], columns: tuple[int, int]) -> list[Box]:
+def _passes(tree: _Tree, leaf: Node, rows: tuple[int, int], columns: tuple[int, int]) -> list[_Rectangle]:
     """The boxes of one device: one, or several passes where its memory wants them."""
     terms = tree.terms.transposed() if leaf.lengthwise else tree.terms
     (start, stop), (low, high) = (columns, rows) if leaf.lengthwise else (rows, columns)
     own = tree.devices.take(np.array([leaf.device]))
     most = max(float(np.floor(pass_cap(terms, own, float(high - low))[0])), 1.0)
-    boxes: list[Box] = []
+    boxes: list[_Rectangle] = []
     while start < stop:
         end = int(min(stop, start + most))
         boxes.append((leaf.device, low, high, start, end) if leaf.lengthwise else (leaf.device, start, end, low, high))

@@ -34,6 +34,15 @@ _GRAIN = 10
 GRID = 64
 """Widths at which the prefix sums are kept; between them a width is interpolated."""
 
+_ALL = 96
+"""Up to so many parts of a fleet strips of any number of them are tried."""
+
+_AROUND = np.geomspace(1 / 3, 3, 25)
+"""Sizes of strips that are tried beyond, over the size that squares would have."""
+
+_POWER = 0.6
+"""About which power of what is covered the time is of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Groups:
@@ -56,80 +65,99 @@ def group_into_strips(
     floor works.
     """
     own = devices.take(order)
-    low, high, best = floor_s, floor_s * 1.02, None
-    while best is None:
-        if high > 1e6 * floor_s:
-            return None
-        best = _cover(terms, own, high)
-        if best is None:
-            low, high = high, high + 2 * (high - floor_s)
-    while high - low > precision * high:
-        middle = (low + high) / 2
-        found = _cover(terms, own, middle)
+    low, high, best, trial = floor_s, np.inf, None, floor_s * 1.01
+    while high - low > precision * low:
+        share, found = _cover(terms, own, trial)
         if found is None:
-            low = middle
+            low = trial
+            if low > 1e6 * floor_s:
+                return None
         else:
-            high, best = middle, found
+            high, best = trial, found
+            if share < 1 + precision:
+                break
+        # What is covered grows with a power of time between 1 and 2; a little more or less than that closes the bracket.
+        guess = trial * float(np.clip(share, 1e-2, 1e2)) ** -_POWER * (1 + precision / 2)
+        trial = guess if low < guess < high else min(2 * low, (low + min(high, 4 * low)) / 2)
+    assert best is not None, "the bracket closes on a time that is enough"
     starts, widths = best
     first, last = int(starts[0]), int(starts[-1])  # leading devices that fill no strip are left out
     return Groups(devices=order[first:last], starts=starts[:-1] - first, widths=widths, seconds=high)
 
 
-def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[Ints, Floats] | None:
-    """Strip boundaries (with the end) and widths that cover N at time T, or None."""
+def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[float, tuple[Ints, Floats] | None]:
+    """The share of N that strips cover at time T, and where it is at least 1 their boundaries (with the end) and widths."""
     count = len(devices)
     grid = _width_grid(terms, count)
     height = heights(terms, devices, T, grid[:, None])
-    prefix = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(height, axis=1)], axis=1)
-    longest = _longest_group(prefix, terms.rows, count)
-    usual = usual_group((terms.rows * terms.row_bytes, terms.columns * terms.col_bytes), count)
-    edges, reach, came = widest_cover(prefix, grid, terms.rows, longest, usual)
-    enough = np.flatnonzero(reach >= terms.columns)
-    if len(enough) == 0:
-        return None
-    bounds, widths = _trace(reach, came, int(enough[0]))
-    return edges[bounds], widths
+    sides = Sides(rows=terms.rows, columns=terms.columns, row_bytes=terms.row_bytes, col_bytes=terms.col_bytes)
+    edges, reach, came = widest_cover(height, grid, sides)
+    share = float(reach.max()) / terms.columns
+    if share < 1:
+        return share, None
+    bounds = trace(came, int(np.argmax(reach >= terms.columns)))
+    widths = np.diff(reach[bounds])
+    kept = widths > 0  # a run of devices that fill no strip can only come first: later ones would join the strip before
+    return share, (edges[np.append(bounds[:-1][kept], bounds[-1])], widths[kept])
 
 
-def usual_group(shape: tuple[float, float], count: int) -> float:
-    """Devices in a strip when ``count`` of them share a plane in squares; ``shape``: its length along strips and across."""
-    along, across = shape
-    return float(np.clip(np.sqrt(count * along / max(across, 1e-300)), 1, count))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """A plane whose strips are ``rows`` long and lie beside each other over ``columns``; bytes of a row and of a column."""
+
+    rows: int
+    columns: int
+    row_bytes: float
+    col_bytes: float
 
 
-def widest_cover(prefix: Floats, grid: Floats, rows: int, longest: int, usual: float) -> tuple[Ints, Floats, Ints]:
-    """The dynamic programme over strips of at most ``longest`` devices: places where strips may begin or end, the widest cover
-    by the devices before each, and the (index of the) place where its last strip begins.
+def widest_cover(height: Floats, grid: Floats, sides: Sides) -> tuple[Ints, Floats, Ints]:
+    """The dynamic programme over strips of consecutive devices: places where strips may begin or end, the widest cover by the
+    devices before each, and the (index of the) place where its last strip begins.
 
-    ``prefix[w, k]``: rows that the first k devices fill at the width ``grid[w]``. Devices next to each other are alike and a
-    strip's width makes up for one more or less of them, so in large fleets strips end at every few devices only
-    (``_GRAIN`` times in a ``usual`` strip).
+    ``height[w, i]``: rows of device i at the width ``grid[w]``. Devices next to each other are alike and a strip's width makes
+    up for one more or less of them, so in large fleets strips end at every few devices only (``_GRAIN`` times in a usual strip),
+    and only strips of about so many devices are tried as fill one of squares.
     """
-    count = prefix.shape[1] - 1
+    count = height.shape[1]
+    along, across = sides.rows * sides.row_bytes, sides.columns * sides.col_bytes
+    usual = float(np.clip(np.sqrt(count * along / max(across, 1e-300)), 1, count))  # devices in a strip of squares
     parts = max(1, round(count / max(1, int(usual / _GRAIN))))
     edges = np.linspace(0, count, parts + 1).round().astype(np.int64)
-    longest = min(parts, -(-longest * parts // count))
-    width = group_widths(prefix[:, edges], grid, rows, longest)
+    prefix = np.zeros((len(grid), parts + 1))
+    np.cumsum(np.add.reduceat(height, edges[:-1], axis=1), axis=1, out=prefix[:, 1:])
+    sizes = _sizes(prefix, edges, grid, sides)
+    width = group_widths(prefix, grid, sides.rows, sizes)
     reach, came = np.zeros(parts + 1), np.zeros(parts + 1, dtype=np.int64)
-    sizes = np.arange(1, longest + 1)
-    for stop in range(1, parts + 1):
-        span = min(stop, longest)
-        starts = stop - sizes[:span]
-        total = reach[starts] + width[starts, sizes[:span] - 1]
-        pick = int(total.argmax())
-        reach[stop], came[stop] = total[pick], starts[pick]
+    stops = np.minimum(np.arange(parts)[:, None] + sizes, parts)
+    for start in range(parts):
+        total, ends = reach[start] + width[start], stops[start]
+        better = total > reach[ends]
+        reach[ends[better]], came[ends[better]] = total[better], start
     return edges, reach, came
 
 
-def _trace(reach: Floats, came: Ints, stop: int) -> tuple[Ints, Floats]:
-    """Walk the dynamic programme back from ``stop``."""
+def _sizes(prefix: Floats, edges: Ints, grid: Floats, sides: Sides) -> Ints:
+    """Numbers of parts that strips from each part on are tried with: all, where there are few; otherwise those around the number
+    that fills a strip as wide as the part's own devices want it, square in bytes."""
+    parts = prefix.shape[1] - 1
+    if parts <= _ALL:
+        return np.broadcast_to(np.arange(1, parts + 1), (parts, parts))
+    own = np.diff(prefix, axis=1)
+    wide = grid[:, None] * sides.col_bytes >= own / np.diff(edges) * sides.row_bytes
+    wide[-1] = True
+    filled = own[wide.argmax(axis=0), np.arange(parts)]
+    usual = np.minimum(sides.rows / np.maximum(filled, sides.rows / parts), parts)
+    sizes: Ints = np.maximum(np.rint(usual[:, None] * _AROUND), 1.0).astype(np.int64)
+    return sizes
+
+
+def trace(came: Ints, stop: int) -> Ints:
+    """Places where the strips begin that end at ``stop``, and that place itself."""
     bounds = [stop]
     while bounds[-1] > 0:
         bounds.append(int(came[bounds[-1]]))
-    edges = np.array(bounds[::-1], dtype=np.int64)
-    widths = np.diff(reach[edges])
-    kept = widths > 0  # a run of devices that fill no strip can only come first: later ones would join the strip before
-    return np.append(edges[:-1][kept], stop), widths[kept]
+    return np.array(bounds[::-1], dtype=np.int64)
 
 
 def _width_grid(terms: Terms, count: int) -> Floats:
@@ -138,14 +166,8 @@ def _width_grid(terms: Terms, count: int) -> Floats:
     return np.geomspace(thinnest, terms.columns, GRID)
 
 
-def _longest_group(prefix: Floats, rows: int, count: int) -> int:
-    """Group sizes worth trying: twice what fills a strip of median width, at least 8."""
-    usual = max(float(prefix[GRID // 2, -1]) / count, 1e-12)
-    return int(min(count, max(8, 2 * np.ceil(rows / usual), 2 * np.ceil(np.sqrt(count)))))
-
-
-def group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Floats:
-    """``W[j, n-1]``: the widest strip of devices j..j+n-1; 0 where they do not fill even the thinnest.
+def group_widths(prefix: Floats, grid: Floats, rows: int, sizes: Ints) -> Floats:
+    """``W[j, n]``: the widest strip of parts j..j+sizes[j, n]-1; 0 where they do not fill even the thinnest, or are not there.
 
     For each start and size the first grid width whose rows fall short is found by bisection, and the width between it
     and the one before by a straight line.
@@ -153,7 +175,7 @@ def group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Float
     places, count = len(grid), prefix.shape[1] - 1
     flat = np.ascontiguousarray(prefix.T).ravel()  # place of (device, width): device * places + width
     start = np.arange(count, dtype=np.int32)[:, None]
-    stop = np.minimum(start + np.arange(1, longest + 1, dtype=np.int32), np.int32(count))
+    stop = np.minimum(start + sizes.astype(np.int32), np.int32(count))
     begin, end = start * np.int32(places), stop * np.int32(places)
     low, step = np.zeros(stop.shape, dtype=np.int32), places
     while step > 1:  # low counts the widths known to be filled; places is a power of two
@@ -169,5 +191,5 @@ def group_widths(prefix: Floats, grid: Floats, rows: int, longest: int) -> Float
     width = grid[inner - 1] + part * (grid[inner] - grid[inner - 1])
     width[low == 0] = 0.0
     width[low == places] = grid[-1]
-    width[start + np.arange(1, longest + 1) > count] = 0.0
+    width[start + sizes > count] = 0.0
     return np.asarray(width)

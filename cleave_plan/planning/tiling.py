@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import Tiles
-from cleave_plan.planning.batched import ItemBox, balanced_groups, share_items
+from cleave_plan.planning.batched import balanced_groups, share_items
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
-from cleave_plan.planning.rounding import Box, round_strips
+from cleave_plan.planning.boxes import Boxes, Rectangles, boxes_of_items, turned
+from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.slicing import MOST, slicing_tilings
 from cleave_plan.planning.slicing_item import makespan
 from cleave_plan.planning.strips import Groups, group_into_strips
@@ -38,20 +38,16 @@ _IN_TURN, _GROUPS, _WHOLE_ITEMS = 16, 2, 4
 take one item each, below the third devices may take whole items."""
 
 
-_CUT_DEPTH = 9
-"""Length of a box that says where it cuts K."""
-
-
-def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[ItemBox]]:
+def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes]:
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``)."""
     if terms.items == 1:
-        for transposed, boxes in _one_item(terms, devices, order):
-            yield [_oriented(box, transposed, 0) for box in boxes]
+        for transposed, found in _one_item(terms, devices, order):
+            yield boxes_of_items(found, terms.depth, 0, 1, turned=transposed)
         return
     per_item = len(order) / terms.items
     if per_item < _IN_TURN:
-        for transposed, boxes in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
-            yield [_oriented(box, transposed, 0, terms.items) for box in boxes]
+        for transposed, found in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
+            yield boxes_of_items(found, terms.depth, 0, terms.items, turned=transposed)
     if per_item >= _GROUPS:
         grouped = _shared_by_groups(terms, devices, order)
         if grouped is not None:
@@ -60,11 +56,11 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[list[
         floor_s = gemm_bound(terms, devices.take(order), FREE)
         for transposed, own in ((False, terms), (True, terms.transposed())):
             shared = share_items(own, devices, order, floor_s)
-            if shared:
-                yield [_oriented((d, a, b, e, f), transposed, i, j) for d, a, b, e, f, i, j in shared]
+            if shared is not None:
+                yield turned(shared) if transposed else shared
 
 
-def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, list[Box]]]:
+def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, Rectangles]]:
     """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too, and
     for up to ``MOST`` devices nested cuts where these are better."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
@@ -92,24 +88,24 @@ def _one_line(terms: Terms, order: Ints, near_s: float) -> Groups:
     return Groups(devices=order, starts=np.zeros(1, dtype=np.int64), widths=np.array([float(terms.columns)]), seconds=near_s)
 
 
-def _shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> list[ItemBox] | None:
+def _shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> Boxes | None:
     """One group of devices an item, each item cut in strips by its own group."""
     own = devices.take(order)
     ability = capacity(terms, own).area(gemm_bound(terms, own, FREE))
-    found: list[ItemBox] = []
+    found: list[Boxes] = []
     for item, places in enumerate(balanced_groups(ability, terms.items)):
         group = order[places[np.argsort(-ability[places], kind="stable")]]
         best = _best_strips(_single(terms), devices, group)
         if best is None:
             return None
-        found += [_oriented(box, best[0], item) for box in best[1]]
-    return found
+        found.append(boxes_of_items(best[1], terms.depth, item, item + 1, turned=best[0]))
+    return np.concatenate(found)
 
 
-def _best_strips(terms: Terms, devices: DeviceColumns, order: Ints) -> tuple[bool, list[Box]] | None:
+def _best_strips(terms: Terms, devices: DeviceColumns, order: Ints) -> tuple[bool, Rectangles] | None:
     """The orientation whose strips need the least time for one item."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
-    best: tuple[float, bool, list[Box]] | None = None
+    best: tuple[float, bool, Rectangles] | None = None
     for transposed, own in ((False, terms), (True, terms.transposed())):
         groups = group_into_strips(own, devices, order, floor_s)
         if groups is not None and (best is None or groups.seconds < best[0]):
@@ -125,31 +121,3 @@ def _single(terms: Terms) -> Terms:
 def _with_latency_shared(devices: DeviceColumns, items: int) -> DeviceColumns:
     """Figures for one item of a tile that holds all of them: its latency is paid once for the whole range."""
     return replace(devices, latency=devices.latency / items)
-
-
-def _oriented(box: Box, transposed: bool, item: int, item_stop: int | None = None) -> ItemBox:
-    """A box with its items, turned back where the strips ran along the other side."""
-    device, row, row_stop, column, column_stop = box
-    stop = item + 1 if item_stop is None else item_stop
-    if transposed:
-        return device, column, column_stop, row, row_stop, item, stop
-    return device, row, row_stop, column, column_stop, item, stop
-
-
-def tiles_of_copies(boxes: list[ItemBox], depth: int, batch: int, copies: int) -> tuple[Tiles, ...]:
-    """One :class:`Tiles` for each of ``copies`` GEMMs whose batches stand one after the other in the boxes' items."""
-    whole = [box if len(box) == _CUT_DEPTH else (*box[:5], 0, depth, *box[5:]) for box in boxes]
-    table = np.array(whole, dtype=np.int64).reshape(-1, _CUT_DEPTH)
-    answer = []
-    for copy in range(copies):
-        start = np.clip(table[:, 7] - copy * batch, 0, batch)
-        stop = np.clip(table[:, 8] - copy * batch, 0, batch)
-        mine = stop > start
-        device, m_start, m_stop, n_start, n_stop, k_start, k_stop = table[mine, :7].T
-        answer.append(
-            Tiles(
-                device=device, m_start=m_start, m_stop=m_stop, n_start=n_start, n_stop=n_stop, k_start=k_start, k_stop=k_stop,
-                batch_start=start[mine], batch_stop=stop[mine],
-            )
-        )  # fmt: skip
-    return tuple(answer)

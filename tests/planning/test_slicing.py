@@ -15,12 +15,13 @@ from cleave_plan.dtypes import DType
 from cleave_plan.fleet.device import Device
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.planning.bounds import gemm_bound
+from cleave_plan.planning.boxes import tiles_of_copies
 from cleave_plan.planning.search import by_ability
 from cleave_plan.planning.shapes import Family, runs, subsets
 from cleave_plan.planning.slicing_rounding import Node
 from cleave_plan.planning.slicing_search import GROUPS, regrouped
 from cleave_plan.planning.terms import eligible, terms_of
-from cleave_plan.planning.tiling import FREE, tiles_of_copies, tilings
+from cleave_plan.planning.tiling import FREE, tilings
 
 TOKENS = 128 * 1024
 OPT_13B = {
@@ -52,7 +53,7 @@ def planned(case: Case, devices: list[Device]) -> tuple[float, float]:
     order = by_ability(terms, columns, np.flatnonzero(eligible(terms, columns)), FREE)
     best = math.inf
     for boxes in tilings(terms, columns, order):
-        (tiles,) = tiles_of_copies(boxes, case.k, 1, 1)
+        (tiles,) = tiles_of_copies(boxes, 1, 1)
         ranges = list(zip(tiles.m_start, tiles.m_stop, tiles.n_start, tiles.n_stop, strict=True))
         assert sum((bottom - top) * (right - left) for top, bottom, left, right in ranges) == case.m * case.n
         for place, (top, bottom, left, right) in enumerate(ranges):
