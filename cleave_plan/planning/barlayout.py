@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.planning.roots import log_root
-from cleave_plan.planning.strips import GRID, Sides, trace, widest_cover
+from cleave_plan.planning.strips import Sides, trace, widest_cover, width_grid
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -91,10 +91,9 @@ def best_strips(terms: Terms, budget: Floats, limit: Floats) -> Strips:
 def _strips(plane: Plane, budget: Floats, limit: Floats) -> Strips:
     square = np.minimum(limit, budget**2 / (4 * plane.a * plane.b))
     order = np.argsort(-square, kind="stable")
-    count = len(order)
-    grid = np.geomspace(max(plane.columns / (20.0 * count), 1e-3), plane.columns, GRID)
-    height = plane.heights(budget[order], limit[order], grid[:, None])
     sides = Sides(rows=plane.rows, columns=plane.columns, row_bytes=plane.a, col_bytes=plane.b)
+    grid = width_grid(sides, budget, limit)
+    height = plane.heights(budget[order], limit[order], grid[:, None])
     edges, _, came = widest_cover(height, grid, sides)
     starts = edges[trace(came, len(edges) - 1)[:-1]]
     widths = plane.widths(budget[order], limit[order], starts)

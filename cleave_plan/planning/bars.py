@@ -27,6 +27,7 @@ from cleave_plan.planning.boxes import Boxes
 from cleave_plan.planning.groups import SQUARE, Abilities, abilities, members, started
 from cleave_plan.planning.regroup import improved
 from cleave_plan.planning.slabs import Slab, arranged, even_places, partitions
+from cleave_plan.planning.strips import LARGE
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.volume import volume_bound, volume_capacity
 
@@ -46,6 +47,9 @@ _ABOVE, _ABOVE_SLABS = 1.015, 1.03
 _TRIALS, _ROUNDS, _LIKE = 6, 2, 0.03
 """Trial times, groupings with the shape that the layout before them had, and how near to 1 a cover must be for the groups
 of one trial to start the next."""
+
+_ALIKE = 0.02
+"""Large fleets are not grouped again for a shape that differs by less (of (h + w)/sqrt(hw), 2 for squares)."""
 
 _NEAR = 2e-3
 """A cover so near to 1 ends the trials: the arrangement's own time is found exactly afterwards."""
@@ -179,5 +183,7 @@ def _trial(terms: Terms, able: Abilities, group: Ints | None, seed: int) -> Slab
         budget, limit = now.operand / able.depth, now.limit(able)
         strips = best_strips(terms, budget, limit)
         found.append(Slab(depth=able.depth, devices=np.arange(len(able)), group=group, strips=strips))
-        eta = strips.slack(budget, limit)
+        before, eta = eta, strips.slack(budget, limit)
+        if len(able) >= LARGE and abs(eta - before) < _ALIKE:
+            break
     return max(found, key=lambda slab: slab.strips.share)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
+from cleave_plan.planning.strips import LARGE
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -37,8 +38,8 @@ SQUARE = 2.0
 WINDOW = 96
 """Devices in a window of :func:`dealt`."""
 
-LARGE, DEALT = 1500, 4.0
-"""Devices from which on a fleet is dealt into groups, and mean devices of a group up to which smaller ones are too."""
+DEALT = 4.0
+"""Mean devices of a group up to which fleets that are not large are dealt into groups too."""
 
 _ROUNDING = 0.998
 """Share of the memory that real sizes may fill, so that whole rows and columns still fit."""

@@ -90,7 +90,7 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
         if kept == before or (slab is None and not found):
             break
         rest, before = terms if slab is None else slab.rest, kept
-        search = replace(alone, terms=rest, slab=slab, server=server, options=[], barred=set())
+        search = replace(alone, terms=rest, slab=slab, server=server, options=[], barred=set(), floors={})
         search.run()
         alone.usual = search.usual
         if not search.options:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cleave_plan.planning.groups import LARGE, Abilities, Members, deals, members
+from cleave_plan.planning.groups import Abilities, Members, deals, members
+from cleave_plan.planning.strips import LARGE
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,7 +25,7 @@ PARTNERS = 24
 _NEAR, _GROUPS = 48, 4
 """How far partners stand at the most: so many places, or mean groups."""
 
-_FEW_SWEEPS = 3
+_FEW_SWEEPS = 2
 """Sweeps of a large fleet."""
 
 _LEAST_GAIN = 1e-9

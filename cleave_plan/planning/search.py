@@ -62,6 +62,7 @@ class Search:
     inner: bool = False
     options: list[Option] = field(default_factory=list)
     barred: set[int] = field(default_factory=set)
+    floors: dict[tuple[int, float, float, bool], float] = field(default_factory=dict)
 
     @property
     def best_s(self) -> float:
@@ -77,14 +78,14 @@ class Search:
         most, frugal = len(self.order), None if tiny(self.terms, len(self.order)) else self.frugal()
         if self.bars_first():
             self.attempt_bars(most)
-        if frugal is not None and self.floor(self.order, self.links) < self.best_s * (1 - _WORTH):
+        if frugal is not None and self.floor(len(self.order), self.links) < self.best_s * (1 - _WORTH):
             most = self.usual or self.affordable()
             if thorough:
                 self.close_in(most, NEAR if self.usual else FAR, frugal)
             else:
                 self.attempt(most, frugal)
         for count in _ladder(most)[: None if thorough else 1]:
-            if self.floor(self.order[:count], self.links) >= self.best_s * (1 - _WORTH):
+            if self.floor(count, self.links) >= self.best_s * (1 - _WORTH):
                 break  # smaller subsets have larger bounds
             self.attempt(count, self.devices)
         for count in sorted({most, len(self.order)}) if cuts_depth(self.terms, self.inner) else ():
@@ -95,8 +96,8 @@ class Search:
         """Whether inner splits promise so much that tilings without are tried only where their bound is below what bars reach."""
         if not cuts_depth(self.terms, self.inner) or tiny(self.terms, len(self.order)):
             return False
-        alone = Links(egress=self.links.egress, ingress=self.links.ingress, flop_per_s=0.0)
-        return volume_bound(self.terms, self.devices.take(self.order), alone) < _PROMISE * self.floor(self.order, alone)
+        most = len(self.order)
+        return self.floor(most, self.links, cut=True) < _PROMISE * self.floor(most, self.links)
 
     def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
         """Bisect for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
@@ -108,7 +109,7 @@ class Search:
 
     def affordable(self) -> int:
         """How many of the ablest devices the servers' egress can feed at the lower bound."""
-        bound_s = self.floor(self.order, self.links)
+        bound_s = self.floor(len(self.order), self.links)
         operand = capacity(self.terms, self.devices).operand(bound_s)[self.order]
         return max(1, int(np.searchsorted(np.cumsum(operand), self.links.egress * bound_s)))
 
@@ -116,10 +117,14 @@ class Search:
         """The server's own boxes."""
         return table([] if self.slab is None else [(len(self.devices), *self.slab.box)], 9)
 
-    def floor(self, subset: Ints, links: Links) -> float:
-        """Lower bound of the part over ``subset`` without the servers' arithmetic."""
-        alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
-        return gemm_bound(self.terms, self.devices.take(subset), alone)
+    def floor(self, count: int, links: Links, *, cut: bool = False) -> float:
+        """Lower bound of the part over the ablest ``count`` without the servers' arithmetic; ``cut``: where K may be cut."""
+        key = (count, links.egress, links.ingress, cut)
+        if key not in self.floors:
+            alone = Links(egress=links.egress, ingress=links.ingress, flop_per_s=0.0)
+            bound = volume_bound if cut else gemm_bound
+            self.floors[key] = bound(self.terms, self.devices.take(self.order[:count]), alone)
+        return self.floors[key]
 
     def frugal(self) -> DeviceColumns | None:
         """Where the servers' egress binds, the devices with downlinks cut to what a frugal tile needs.
@@ -127,7 +132,7 @@ class Search:
         A device that its uplink limits has downlink to spare, and a tiling made for the devices alone spends it on thin
         tiles; cut to a little over the least operand bytes of its area at the bound, it is given nearly square ones.
         """
-        free_s, bound_s = self.floor(self.order, FREE), self.floor(self.order, self.links)
+        free_s, bound_s = self.floor(len(self.order), FREE), self.floor(len(self.order), self.links)
         if bound_s <= free_s * (1 + _WORTH):
             return None
         least = capacity(self.terms, self.devices).operand(bound_s)
@@ -138,10 +143,7 @@ class Search:
         """Tile over the ablest ``count`` with inner splits, where their bound promises enough."""
         subset = self.order[:count]
         self.barred.add(count)
-        alone = Links(egress=self.links.egress, ingress=self.links.ingress, flop_per_s=0.0)
-        if not tiny(self.terms, count) and volume_bound(self.terms, self.devices.take(subset), alone) < self.best_s * (
-            1 - _WORTH_BARS
-        ):
+        if not tiny(self.terms, count) and self.floor(count, self.links, cut=True) < self.best_s * (1 - _WORTH_BARS):
             self.offer(bar_tilings(self.terms, self.devices, subset))
 
     def attempt(self, count: int, shown: DeviceColumns) -> bool:

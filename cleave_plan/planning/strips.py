@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.heights import heights
+from cleave_plan.planning.heights import area_rate, heights
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -39,6 +39,12 @@ _ALL = 96
 
 _AROUND = np.geomspace(1 / 3, 3, 25)
 """Sizes of strips that are tried beyond, over the size that squares would have."""
+
+LARGE = 1500
+"""From so many devices on work that grows with them is done more coarsely."""
+
+_WIDER = 3.0
+"""Strips of large fleets are up to so many times wider and narrower than squares."""
 
 _POWER = 0.6
 """About which power of what is covered the time is of."""
@@ -87,10 +93,10 @@ def group_into_strips(
 
 def _cover(terms: Terms, devices: DeviceColumns, T: float) -> tuple[float, tuple[Ints, Floats] | None]:
     """The share of N that strips cover at time T, and where it is at least 1 their boundaries (with the end) and widths."""
-    count = len(devices)
-    grid = _width_grid(terms, count)
-    height = heights(terms, devices, T, grid[:, None])
     sides = Sides(rows=terms.rows, columns=terms.columns, row_bytes=terms.row_bytes, col_bytes=terms.col_bytes)
+    t = np.maximum(T - devices.latency, 0.0)
+    grid = width_grid(sides, t * devices.downlink, t * area_rate(terms, devices, T))
+    height = heights(terms, devices, T, grid[:, None])
     edges, reach, came = widest_cover(height, grid, sides)
     share = float(reach.max()) / terms.columns
     if share < 1:
@@ -160,10 +166,17 @@ def trace(came: Ints, stop: int) -> Ints:
     return np.array(bounds[::-1], dtype=np.int64)
 
 
-def _width_grid(terms: Terms, count: int) -> Floats:
-    """Geometric widths from a twentieth of an even share up to the whole side."""
-    thinnest = max(terms.columns / (20.0 * count), 1e-3)
-    return np.geomspace(thinnest, terms.columns, GRID)
+def width_grid(sides: Sides, operand: Floats, limit: Floats) -> Floats:
+    """Widths at which strips are looked at, geometric up to the whole side: from a twentieth of an even share on, in large fleets
+    from and up to a few times the widths of the squares of devices with ``operand`` bytes and at most ``limit`` elements."""
+    count = len(operand)
+    if count < LARGE:
+        return np.geomspace(max(sides.columns / (20.0 * count), 1e-3), sides.columns, GRID)
+    square = np.minimum(operand / (2 * sides.col_bytes), np.sqrt(limit * sides.row_bytes / sides.col_bytes))
+    square = square[square > 0]
+    least, most = (float(square.min()), float(square.max())) if len(square) else (1.0, 1.0)
+    widest = min(_WIDER * most, float(sides.columns))
+    return np.geomspace(max(min(least / _WIDER, widest / 2), 1e-3), widest, GRID // 2)
 
 
 def group_widths(prefix: Floats, grid: Floats, rows: int, sizes: Ints) -> Floats:
