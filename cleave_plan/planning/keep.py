@@ -28,14 +28,13 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.level import partial_sum_seconds, server_tile_seconds
 from cleave_plan.cost.tile import STREAM_SHARE, Held, Ints, Tiles, price
 from cleave_plan.fleet.device import Server
-from cleave_plan.planning.batched import ItemBox
 from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.boxes import Boxes, tiles_of_copies
 from cleave_plan.planning.exact import front, tiny
 from cleave_plan.planning.holding import found_elements, on_devices
 from cleave_plan.planning.option import Option, Part, mode_of
 from cleave_plan.planning.stationary import Stationary
 from cleave_plan.planning.terms import eligible, terms_of
-from cleave_plan.planning.tiling import tiles_of_copies
 from cleave_plan.workload.gemm import Gemm
 from cleave_plan.workload.reuse import SIDES, Side, operand_of
 
@@ -103,12 +102,12 @@ def _exact(part: Part, context: KeepContext) -> Iterator[tuple[Tiles, ...]]:
             yield (Tiles.of([(d, a, b, e, f, 0, terms.depth, 0, 1) for d, a, b, e, f in boxes]),)
 
 
-def _boxes(part: Part, room: Floats, context: KeepContext) -> list[ItemBox] | None:
+def _boxes(part: Part, room: Floats, context: KeepContext) -> Boxes | None:
     server = context.server if part.copies == 1 else None
     return Stationary(gemm=part.gemm, devices=context.devices, room=room, server=server, inner=context.inner).boxes()
 
 
-def _over_fewer_devices(part: Part, room: Floats, boxes: list[ItemBox], context: KeepContext) -> Iterator[tuple[Tiles, ...]]:
+def _over_fewer_devices(part: Part, room: Floats, boxes: Boxes, context: KeepContext) -> Iterator[tuple[Tiles, ...]]:
     """While the servers' egress binds, the half of the devices with the faster links."""
     speed = np.minimum(context.devices.downlink, context.devices.uplink)
     count = int((room > 0).sum())
@@ -123,14 +122,14 @@ def _over_fewer_devices(part: Part, room: Floats, boxes: list[ItemBox], context:
         yield _copied(boxes, part)
 
 
-def _egress_binds(part: Part, boxes: list[ItemBox], context: KeepContext) -> bool:
+def _egress_binds(part: Part, boxes: Boxes, context: KeepContext) -> bool:
     option = kept_option(part, _copied(boxes, part), ("b",), context)
     return option.links_s(context.links) > float(option.device_s.max())
 
 
-def _copied(boxes: list[ItemBox], part: Part) -> tuple[Tiles, ...]:
+def _copied(boxes: Boxes, part: Part) -> tuple[Tiles, ...]:
     """The same boxes for each copy of the part."""
-    return tiles_of_copies(boxes, part.gemm.shape.k, 1, 1) * part.copies
+    return tiles_of_copies(boxes, 1, 1) * part.copies
 
 
 def kept_option(part: Part, copies: tuple[Tiles, ...], sides: Sequence[Side], context: KeepContext) -> Option:

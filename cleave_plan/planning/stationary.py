@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.fleet.device import Server
-from cleave_plan.planning.batched import ItemBox
+from cleave_plan.planning.boxes import Boxes, table
 from cleave_plan.workload.gemm import Gemm
 
 Ints = NDArray[np.int64]
@@ -55,12 +55,12 @@ class Stationary:
     server: Server | None = None
     inner: bool = True
 
-    def boxes(self) -> list[ItemBox] | None:
+    def boxes(self) -> Boxes | None:
         """Boxes (device, rows, columns, depth, item) of the fastest tiling found; None when the memory holds no whole B.
 
         Boxes of device number ``len(devices)`` are the server's own.
         """
-        best: list[ItemBox] | None = None
+        best: Boxes | None = None
         best_s = np.inf
         for groups in self._group_counts():
             found_s = self._least_time(groups, best_s * (1 - _WORTH))
@@ -147,12 +147,12 @@ class Stationary:
         strips = _strips(order, depth[order], width[order], area[order], k)
         return sorted([*strips, *units], key=lambda unit: -unit.width)
 
-    def _boxes_at(self, groups: int, T: float) -> list[ItemBox]:
+    def _boxes_at(self, groups: int, T: float) -> Boxes:
         """The boxes of all groups at a T that covers."""
         _, m, k, n = self.gemm.shape
         columns = n - self._server_columns(T)
         edges = [m * group // groups for group in range(groups + 1)]
-        found: list[ItemBox] = []
+        found: list[tuple[int, ...]] = []
         for group, units in enumerate(self._units(groups, T) or []):
             column = 0
             for unit in units:
@@ -164,7 +164,7 @@ class Stationary:
                 column += unit.width
         if columns < n:
             found.append((len(self.devices), 0, m, max(columns, 0), n, 0, k, 0, 1))
-        return found
+        return table(found, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
