@@ -8,8 +8,7 @@ r rows and c columns has
     r <= M, c <= N, and one operand fits the memory:  r*R <= m'  or  c*Q <= m'  or  r*c*b_acc <= m'   (m' = 0.9*m)
 
 Each of the three memory cases is a box r <= R_j, c <= C_j (the third an area cap), and in it the largest area is the
-square (in bytes) or the strip along the side that is hit: :func:`_box_area`. (A single column, that of a chain, is in a tile
-whole or not at all: c = 1.) As a function of t each is convex and then
+square (in bytes) or the strip along the side that is hit: :func:`_box_area`. As a function of t each is convex and then
 constant, so area per second is greatest at the moment tau_j when the case is full, and for any number of tiles
 
     a(t) = max( max_j A_j(t),  max_{j: tau_j <= t} t * A_j(tau_j) / tau_j )
@@ -54,8 +53,6 @@ class Links:
 def _box_area(terms: Terms, operand: Floats, rows: Floats, columns: Floats) -> Floats:
     """Largest r*c with r*R + c*Q <= operand, r <= rows, c <= columns."""
     row, col = terms.bound_row_bytes, terms.col_bytes
-    if terms.columns == 1:
-        return np.where(columns >= 1, np.clip((operand - col) / row, 0.0, rows), 0.0)
     r = np.minimum(operand / (2 * row), rows)
     c = np.minimum((operand - r * row) / col, columns)
     r = np.minimum((operand - c * col) / row, rows)
@@ -66,8 +63,6 @@ def _box_area(terms: Terms, operand: Floats, rows: Floats, columns: Floats) -> F
 def _least_operand(terms: Terms, area: Floats, rows: Floats, columns: Floats) -> Floats:
     """Least r*R + c*Q with r*c = area, r <= rows, c <= columns."""
     row, col = terms.bound_row_bytes, terms.col_bytes
-    if terms.columns == 1:
-        return np.where(area > 0, area * row + col, 0.0)
     r = np.clip(np.sqrt(area * col / row), area / np.maximum(columns, 1e-300), rows)
     return np.where(area > 0, r * row + area / np.maximum(r, 1e-300) * col, 0.0)
 
