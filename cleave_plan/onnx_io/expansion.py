@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.operators import operator_of
 from cleave_plan.onnx_io.quantised_pairs import Pairs
@@ -60,6 +60,7 @@ def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], ops
     try:
         operator.forms(node, [facts.get(tensor, UNKNOWN).sizes if tensor else None for tensor in node.input])
         operator.expand(builder)
-    except (DeclinedError, ShapeContradictionError):  # a contradiction is told when the node's own forms are asked for
+    # A contradiction, also one that NumPy finds (sizes beyond its count), is told when the node's own forms are asked for.
+    except (DeclinedError, ValueError):
         return None
     return builder
