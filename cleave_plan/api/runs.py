@@ -40,17 +40,26 @@ def execute(
     workers: int | None = None,
     runtime: str = "auto",
     reproducible: bool = False,
+    integrity: bool | None = None,
     progress: Progress = silent,
 ) -> RunResult:
     """Run one batch as the plan says, and report outputs, times and traffic.
 
     ``engine`` "local" plays the devices with ``workers`` processes of this machine (default: one per core); ``runtime``
     runs the server's operators ("auto", "onnxruntime" or "reference"); ``reproducible``: in fixed blocks, so that every plan of
-    the model gives the same bits. Raises InputFileError when plan, model and inputs do not belong together, ExecutionError when
+    the model gives the same bits; ``integrity``: whether each tile that a device returns is checked (None: where devices are
+    other machines). Raises InputFileError when plan, model and inputs do not belong together, ExecutionError when
     no device is left.
     """
     with open_session(
-        plan, model, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
+        plan,
+        model,
+        engine=engine,
+        workers=workers,
+        runtime=runtime,
+        reproducible=reproducible,
+        integrity=integrity,
+        progress=progress,
     ) as session:
         return session.run(inputs)
 
@@ -63,6 +72,7 @@ def open_session(
     workers: int | None = None,
     runtime: str = "auto",
     reproducible: bool = False,
+    integrity: bool | None = None,
     progress: Progress = silent,
 ) -> Session:
     """The model made ready to run under ``plan`` any number of times, with the same workers; for use in a ``with``.
@@ -73,7 +83,10 @@ def open_session(
     from cleave_plan.execution.session import Session
 
     chosen = engine_named(engine, workers=workers)
-    return Session(plan, model, engine=chosen, runtime=runtime, reproducible=reproducible, progress=progress)
+    checked = engine != "local" if integrity is None else integrity
+    return Session(
+        plan, model, engine=chosen, runtime=runtime, reproducible=reproducible, integrity=checked, progress=progress
+    )  # fmt: skip
 
 
 def emulate_run(
@@ -87,6 +100,7 @@ def emulate_run(
     runtime: str = "auto",
     scale: float | None = None,
     reproducible: bool = False,
+    integrity: bool | None = None,
     progress: Progress = silent,
 ) -> Emulated:
     """Run one batch at the pace of ``fleet``, for which the plan was made, and compare it with what was predicted.
@@ -97,7 +111,14 @@ def emulate_run(
     from cleave_plan.execution.emulation import emulate
 
     with open_session(
-        plan, model, engine=engine, workers=workers, runtime=runtime, reproducible=reproducible, progress=progress
+        plan,
+        model,
+        engine=engine,
+        workers=workers,
+        runtime=runtime,
+        reproducible=reproducible,
+        integrity=integrity,
+        progress=progress,
     ) as session:
         require_same(plan, session.workload, fleet)
         return emulate(session, plan, fleet, inputs, scale=scale)

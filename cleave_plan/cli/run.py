@@ -15,7 +15,7 @@ EPILOG = """\b
 Examples:
   cleave-plan run plan.json --model model.onnx --verify
   cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
-  cleave-plan run plan.json --model model.onnx --reproducible --outputs y.npz
+  cleave-plan run plan.json --model model.onnx --reproducible --integrity on --outputs y.npz
   cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
 """
@@ -42,6 +42,10 @@ Examples:
 @click.option(
     "--reproducible", is_flag=True, help="Compute in fixed blocks: the same bits under every plan, whatever devices do. Slower."
 )
+@click.option(
+    "--integrity", type=click.Choice(["on", "off"]),
+    help="Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray.",
+)  # fmt: skip
 @click.option("--emulate", is_flag=True, help="Play each device at its pace in --fleet, and compare with what was predicted.")
 @click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="The fleet that the plan was made for.")
 @click.option(
@@ -62,6 +66,7 @@ def run(
     seed: int,
     runtime: str,
     reproducible: bool,
+    integrity: str | None,
     emulate: bool,
     fleet_file: Path | None,
     scale: float | None,
@@ -84,6 +89,7 @@ def run(
     plan = load_plan(plan_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
     how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime, "reproducible": reproducible}
+    how["integrity"] = None if integrity is None else integrity == "on"
     inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
     with progress_bar("running") as progress:
         if fleet is None:

@@ -31,16 +31,26 @@ class Assembly:
         self._waiting = set(boxes)
         self._boxes = dict(boxes)
         self._partial: dict[int, Array] = {}
+        self._contested: dict[int, Array] = {}
         self._cut = {tile for tile, box in boxes.items() if not work.holds_inner(box)}
         self._result: Array = np.empty(work.whole_shape, numpy_dtype(work.out_dtype)) if whole is None else whole
 
-    def add(self, tile: int, result: Array, *, in_place: bool = False) -> None:
-        """Take in the result of ``tile``; a partial sum must stay valid until :meth:`finish`."""
+    def add(self, tile: int, result: Array, *, in_place: bool = False, contested: bool = False) -> None:
+        """Take in the result of ``tile``, which must stay valid until :meth:`finish` if it is a partial sum or ``contested``.
+
+        ``contested``: somebody else may still write this tile into the whole.
+        """
         self._waiting.remove(tile)
         if tile in self._cut:
             self._partial[tile] = result
+        elif contested and not in_place:
+            self._contested[tile] = result
         elif not in_place:
             self._work.place(self._result, self._boxes[tile], result)
+
+    def waits_for(self, tile: int) -> bool:
+        """Whether ``tile`` has neither come nor been replaced."""
+        return tile in self._waiting
 
     def replace(self, tile: int, pieces: Mapping[int, Box]) -> None:
         """Wait for ``pieces``, which cover the box of ``tile`` exactly and have new numbers, in its place."""
@@ -70,6 +80,11 @@ class Assembly:
     def finish(self) -> Array:
         """The result in the GEMM's storage type; where partial sums were added, that is done here."""
         work = self._work
+        if self._contested:  # what is written late goes into the array that is left behind
+            self._result = self._result.copy()
+            for tile, result in self._contested.items():
+                work.place(self._result, self._boxes[tile], result)
+            self._contested.clear()
         if (not self._cut and self._boxes) or isinstance(work, ChainProduct):  # a chain has no partial sums
             return self._result
         # A product over an empty K is 0, and no tile says so.

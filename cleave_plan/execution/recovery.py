@@ -7,7 +7,6 @@ Only the boxes of lost devices move, and K is never cut again: every element sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,38 +15,14 @@ from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.engines.base import Task
 from cleave_plan.execution.reproducible import is_empty, snapped_box
+from cleave_plan.execution.watch import FLOP_PER_S, OVERHEAD_S, work_of
 from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.tile import Box
 from cleave_plan.planning.recut import recut
 from cleave_plan.workload.gemm import Gemm
 
-FLOP_PER_S = 1e10
-"""Arithmetic of a device whose figures are not known; only its ratio to the overhead matters."""
-
-OVERHEAD_S = 1e-4
-"""Seconds that every tile costs beside its arithmetic."""
-
 _AMPLE = 1e15
 """Bytes, and bytes a second, that never bind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """Devices that were lost in the middle of a run, and what became of their tiles.
-
-    ``tiles`` unfinished ones were cut into ``pieces`` for ``takers`` other devices, which took ``replan_s`` seconds to decide.
-    ``at_s``: seconds since the batch began; ``level``: which level ran, from 0; ``where`` and ``reason``: what the engine saw.
-    """
-
-    devices: tuple[str, ...]
-    level: int
-    at_s: float
-    tiles: int
-    pieces: int
-    takers: int
-    replan_s: float
-    where: str
-    reason: str
 
 
 def cut_anew(
@@ -67,7 +42,7 @@ def cut_anew(
     busy = np.zeros(len(devices))
     for task in waiting:
         if task.device in place:
-            busy[place[task.device]] += OVERHEAD_S + _flop(task.box) / FLOP_PER_S
+            busy[place[task.device]] += work_of(task)
     found = recut(gemm, Tiles.of((0, *box) for box in boxes), _alike(len(devices)), busy)
     if found.left:  # nothing but memory could forbid it, and memory is ample
         raise AssertionError(f"{len(found.left)} boxes of {gemm.name!r} fit no device")
@@ -83,11 +58,6 @@ def cut_anew(
 
 
 _COLUMNS = Box._fields
-
-
-def _flop(box: Box) -> float:
-    g, r, c = box.result_shape
-    return 2.0 * g * r * c * (box.k_stop - box.k_start)
 
 
 def _alike(count: int) -> DeviceColumns:

@@ -10,8 +10,10 @@ from functools import partial
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
-from cleave_plan.execution.recovery import Incident
+from cleave_plan.execution.incidents import Incident
+from cleave_plan.execution.inspection import Inspector
 from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
+from cleave_plan.execution.watch import Watch
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
@@ -31,7 +33,8 @@ class RunResult:
     ``device_s``: seconds in which each device multiplied. Bytes are those of operand pieces and results, as a link would
     carry them. ``tiles_run`` are those of devices, ``tiles_on_server`` those that a plan leaves to the server in a GEMM that
     devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
-    sentences about what else had to. ``incidents``: devices that were lost on the way, and where their tiles went.
+    sentences about what else had to. ``incidents``: what happened to devices on the way, and where their tiles went.
+    ``tiles_checked`` tiles of devices were checked, which took the server ``check_s`` seconds; ``reproducible``: in fixed blocks.
     """
 
     outputs: Mapping[str, Value]
@@ -49,6 +52,9 @@ class RunResult:
     runtime: str
     notes: tuple[str, ...]
     incidents: tuple[Incident, ...] = ()
+    tiles_checked: int = 0
+    check_s: float = 0.0
+    reproducible: bool = False
 
 
 class Walk:
@@ -62,6 +68,7 @@ class Walk:
         *,
         runtime: str,
         progress: Progress,
+        integrity: bool = False,
     ) -> None:
         workload = imported.workload
         self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
@@ -77,7 +84,7 @@ class Walk:
         self._chains = {name: imported.chains[name] for name in first if placed[name].gemm.chain is not None}
         self._order = self._run_order({gemm.output: gemm.level for gemm in own})
         self._total = sum(len(place.away) for place in placed.values())
-        self._tally = Tally()
+        self._tally, self._watch, self._inspector = Tally(), Watch(), Inspector(on=integrity)
         self._next_job = 0
         self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in own}
         self._shared: dict[str, Value] = {}
@@ -109,6 +116,7 @@ class Walk:
         """The outputs for ``values`` (graph inputs by name)."""
         begin = time.perf_counter()
         self._tally = Tally()
+        self._inspector.reset()
         level_s, timings = [], []
         for depth, segment in enumerate(self._order.segments):
             start = time.perf_counter()
@@ -127,14 +135,15 @@ class Walk:
             gemms_on_devices=on_devices, gemms_on_server=all_gemms - on_devices,
             bytes_down=self._tally.down, bytes_up=self._tally.up, device_s=self._tally.device_s,
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
-            incidents=tuple(self._tally.incidents),
+            incidents=self._tally.journal.incidents, tiles_checked=self._inspector.tiles, check_s=self._inspector.seconds,
+            reproducible=any(place.grid is not None for place in self._placed.values()),
         )  # fmt: skip
 
     def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         level = LevelRun(
-            self._engine, self._tally, self._next_job, index=depth, total=self._total,
-            label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
+            self._engine, self._tally, self._next_job, watch=self._watch, inspector=self._inspector, index=depth,
+            total=self._total, label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
         )  # fmt: skip
         lowered: dict[int, Operands] = {}
         for name in self._levels[depth]:

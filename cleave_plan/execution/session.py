@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cleave_plan.errors import InputFileError
+from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
@@ -30,7 +30,8 @@ class Session:
     ``engine`` plays the devices (default: ``workers`` processes of this machine, over which the plan's devices are shared
     out; default one per core); ``runtime`` says what runs the other nodes ("auto", "onnxruntime" or "reference").
     ``reproducible``: the same bits under any plan of the model, over any devices
-    (:mod:`cleave_plan.execution.reproducible`).
+    (:mod:`cleave_plan.execution.reproducible`). ``integrity``: each tile that a device returns is checked
+    (:mod:`cleave_plan.kernels.integrity`), and a device with a wrong one is excluded.
     Raises InputFileError when model and plan do not belong together, weights are missing or the plan is for training.
     """
 
@@ -43,6 +44,7 @@ class Session:
         workers: int | None = None,
         runtime: str = "auto",
         reproducible: bool = False,
+        integrity: bool = False,
         progress: Progress = silent,
     ) -> None:
         if not isinstance(model, ImportedModel):
@@ -62,7 +64,9 @@ class Session:
         self._engine = LocalEngine(workers) if engine is None else engine
         self._started = False
         try:
-            self._walk = Walk(self._imported, placed, self._engine, runtime=runtime, progress=progress)
+            self._walk = Walk(
+                self._imported, placed, self._engine, runtime=runtime, progress=progress, integrity=integrity
+            )  # fmt: skip
         except BaseException:
             self._engine.stop()
             raise
@@ -79,6 +83,16 @@ class Session:
             self._started = True
         result = self._walk.run(values, workers=len(self._engine.processes))
         return replace(result, notes=(*result.notes, *self._notes))
+
+    def join(self, devices: Sequence[str]) -> None:
+        """Let devices come that the plan does not know, or that were lost. Once they are there they take over what others lose or
+        are late with.
+
+        Raises UsageError for one that is there already.
+        """
+        if known := sorted(set(devices) & set(self._engine.devices)):
+            raise UsageError(f"device {known[0]!r} is there already", expected="names of devices that are not")
+        self._engine.join(devices)
 
     @property
     def workload(self) -> Workload:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cleave_plan.execution.recovery import Incident
+from cleave_plan.execution.incidents import Incident, Kind
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.truth import Comparison
 from cleave_plan.execution.verification import OutputCheck, Verification
@@ -35,6 +35,7 @@ def run_document(
         "outputs": [{"name": name, **_kind(value)} for name, value in result.outputs.items()],
         "seconds": result.seconds,
         "level_s": list(result.level_s),
+        "levels": [asdict(timing) for timing in result.timings],
         "device_s": dict(result.device_s),
         "tiles": result.tiles_run,
         "tiles_on_server": result.tiles_on_server,
@@ -45,6 +46,9 @@ def run_document(
         "workers": result.workers,
         "runtime": result.runtime,
         "notes": list(result.notes),
+        "reproducible": result.reproducible,
+        "tiles_checked": result.tiles_checked,
+        "check_s": result.check_s,
         "incidents": [asdict(incident) for incident in result.incidents],
         "comparison": None if comparison is None else comparison_document(comparison),
         "verified": None if verification is None else _verification_document(verification),
@@ -134,16 +138,25 @@ def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
         Fact("", count(result.gemms_on_server), f"whole on the server, as every other operator, by {result.runtime}"),
         Fact("traffic", _bytes(result.bytes_down + result.bytes_up), f"{down} down, {up} up, counted as it was sent"),
     ]
+    if result.tiles_checked:
+        share = f"{_seconds(result.check_s)} of the server, {result.check_s / result.seconds:.1%} of the time"
+        facts.append(Fact("checked", count(result.tiles_checked), f"tiles that devices returned, in {share}"))
     if outputs is not None:
         facts.append(Fact("outputs", "", outputs))
     return facts
 
 
 def incident_text(incident: Incident) -> str:
-    """What happened to devices that were lost, and to their tiles."""
+    """What happened to devices, and to their tiles."""
     when = f"{_seconds(incident.at_s)} into the batch, in level {incident.level + 1}"
-    moved = f"{plural(incident.tiles, 'tile')} moved to {plural(incident.takers, 'device')} in {plural(incident.pieces, 'piece')}"
-    return f"lost {', '.join(incident.devices)}: {incident.where} {incident.reason} ({when}); {moved}"
+    told = f"{incident.kind.value} {', '.join(incident.devices)}: {incident.where} {incident.reason} ({when})"
+    if not incident.tiles:
+        return told
+    verb = "also given" if incident.kind is Kind.LATE else "moved"
+    moved = (
+        f"{plural(incident.tiles, 'tile')} {verb} to {plural(incident.takers, 'device')} in {plural(incident.pieces, 'piece')}"
+    )
+    return told + f"; {moved}" + ("" if incident.recovery_s is None else f", there {_seconds(incident.recovery_s)} later")
 
 
 def _output_table(outputs: Mapping[str, Any]) -> tuple[list[Column], list[list[str]]]:

@@ -23,3 +23,13 @@ def test_reproducible_runs_of_two_plans(tmp_path: Path, files: Files) -> None:
         with np.load(tmp_path / "y.npz") as arrays:
             outputs.append({name: arrays[name].tobytes() for name in arrays.files})
     assert outputs[0] == outputs[1]
+
+
+def test_returned_tiles_are_checked_when_asked(files: Files) -> None:
+    """Off on this machine unless asked for; the report says how many tiles, and what share of the run it took."""
+    run = ["run", files.plan, "--model", files.model, "--workers", "2"]
+    documents = [json.loads(cleave(*run, *more, "--json").stdout) for more in ([], ["--integrity", "on"], ["--integrity", "off"])]
+    assert [document["tiles_checked"] for document in documents] == [0, documents[1]["tiles"], 0]
+    assert documents[1]["tiles"] > 0
+    assert "tiles that devices returned" in cleave(*run, "--integrity", "on").stdout
+    assert cleave(*run, "--integrity", "perhaps").exit_code == 2

@@ -33,6 +33,10 @@ class InProcess:
         """Nothing to start."""
         self._devices = tuple(load)
 
+    def join(self, devices: Sequence[str]) -> None:
+        """They are there at once."""
+        self._devices += tuple(devices)
+
     @property
     def devices(self) -> tuple[str, ...]:
         """All that were started."""

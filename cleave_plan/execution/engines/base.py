@@ -7,6 +7,7 @@ The server drives it::
         send(task) ...               every tile, to the device that the server names; returns at once
         collect(timeout_s)           one event, or None when the time is over; as often as there is something to wait for
         drop(device, reason)         the server gives a device up (too slow, wrong numbers)
+    join(devices)                more devices, at any time after start
     close(job)                       also while tiles of it are out
     stop()                           at the end, whatever happened
 
@@ -117,6 +118,9 @@ class Engine(Protocol):
     @property
     def devices(self) -> tuple[str, ...]:
         """Identities that tasks can be sent to: started or joined, and not reported lost."""
+
+    def join(self, devices: Sequence[str]) -> None:
+        """Let devices come late; returns at once, and ``collect`` says when they are there."""
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array without values, for operands that are about to be made."""

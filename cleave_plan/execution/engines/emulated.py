@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cleave_plan.dtypes import DType
+from cleave_plan.errors import UsageError
 from cleave_plan.execution.engines.base import Engine, Event, Finished, Joined, Lost, Task
 from cleave_plan.execution.pacing import Pacer, Phase
 from cleave_plan.kernels.arrays import Array
@@ -71,6 +72,10 @@ class EmulatedEngine:
     def devices(self) -> tuple[str, ...]:
         """Those of the engine inside."""
         return self._inner.devices
+
+    def join(self, devices: Sequence[str]) -> None:
+        """Devices that the fleet does not know cannot be played."""
+        raise UsageError(f"{', '.join(devices)} cannot join a run that is emulated", expected="devices of the fleet")
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array of the engine inside."""

@@ -128,6 +128,13 @@ class RayEngine:
         """None: devices are elsewhere."""
         return ()
 
+    def join(self, devices: Sequence[str]) -> None:
+        """Ask for devices that are not known, or were given up."""
+        for name in devices:
+            member = self._members.get(name)
+            if member is None or member.given_up:
+                self._members[name] = self._ask(name)
+
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An ordinary array: pieces are copied into the object store when tiles are sent."""
         return np.empty(shape, numpy_dtype(dtype))

@@ -1,0 +1,130 @@
+r"""How long devices may take: deadlines from predicted time, and from how well predictions have held.
+
+A tile's predicted time is that of :func:`work_of`. The *pace* of a device is how many times as long its tiles took: the median of
+its last levels, or that of all devices as long as it has none of its own. What a pace has been off by before gives the spread
+s (of the logarithm, from the median absolute deviation, at least :data:`LEAST_SPREAD`); a device that was sent work of w seconds
+is due after
+
+    pace * w * exp(4 s) + GRACE_S
+
+Without any pace there is no deadline: an engine sees by itself that a device is gone, and the local one that it hangs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+from cleave_plan.execution.engines.base import Task
+
+FLOP_PER_S = 1e10
+"""Arithmetic of a device whose figures are not known; only its ratio to the overhead matters."""
+
+OVERHEAD_S = 1e-4
+"""Seconds that every tile costs beside its arithmetic."""
+
+GRACE_S = 0.25
+"""Seconds that nobody minds: what a busy machine may take to let a process run."""
+
+LEAST_SPREAD = 0.25
+MOST_SPREAD = 0.75
+DEVIATIONS = 4.0
+
+OWN_LEVELS, ALL_LEVELS = 8, 200
+"""Levels that are remembered of each device and of all."""
+
+PATIENCE = 3
+"""Levels running in which a device is overtaken before it is given up."""
+
+
+def work_of(task: Task) -> float:
+    """Predicted seconds of a tile, on a device of :data:`FLOP_PER_S`."""
+    g, r, c = task.box.result_shape
+    return OVERHEAD_S + 2.0 * g * r * c * (task.box.k_stop - task.box.k_start) / FLOP_PER_S
+
+
+@dataclass(slots=True)
+class _Row:
+    """What a device has to do in this level: tasks, their work when the last was sent, and when that was."""
+
+    tasks: int = 0
+    work: float = 0.0
+    load: float = 0.0
+    sent_s: float = 0.0
+    heard_s: float = 0.0
+
+
+class Watch:
+    """Deadlines of devices, over all levels and batches of a session. Times are those of one clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self._own: dict[str, deque[float]] = {}
+        self._all: deque[float] = deque(maxlen=ALL_LEVELS)
+        self._off: deque[float] = deque(maxlen=ALL_LEVELS)
+        self._overtaken: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A level begins: nobody has anything to do."""
+        self._rows.clear()
+
+    def sent(self, task: Task, now_s: float) -> None:
+        """A tile has gone to its device."""
+        row = self._rows.setdefault(task.device, _Row(heard_s=now_s))
+        row.tasks, row.work = row.tasks + 1, row.work + work_of(task)
+        row.load, row.sent_s = row.work, now_s
+
+    def answered(self, task: Task, now_s: float) -> None:
+        """A device has answered; when it has nothing left, its pace is known."""
+        row = self._rows.get(task.device)
+        if row is None:  # its loss was told before
+            return
+        row.tasks, row.work, row.heard_s = row.tasks - 1, max(0.0, row.work - work_of(task)), now_s
+        if row.tasks:
+            return
+        ratio = max(now_s - row.sent_s, 1e-6) / row.load
+        expected = self._pace(task.device)
+        if expected is not None:
+            self._off.append(math.log(ratio / expected))
+        self._own.setdefault(task.device, deque(maxlen=OWN_LEVELS)).append(ratio)
+        self._all.append(ratio)
+        row.work = 0.0
+
+    def gone(self, device: str) -> None:
+        """A device is lost, or nothing is expected of it in this level any more."""
+        self._rows.pop(device, None)
+
+    def due_s(self, device: str) -> float:
+        """When everything that was sent to a device should be there; infinite when nothing is, or nobody knows."""
+        row, pace = self._rows.get(device), self._pace(device)
+        if row is None or not row.tasks or pace is None:
+            return math.inf
+        return row.sent_s + pace * row.load * math.exp(DEVIATIONS * self._spread()) + GRACE_S
+
+    def silent_s(self, device: str, now_s: float) -> float:
+        """How long ago a device was heard of in this level, or sent its first tile."""
+        row = self._rows.get(device)
+        return 0.0 if row is None else now_s - row.heard_s
+
+    def overtaken(self, device: str) -> bool:
+        """Others have to help a device in this level; whether that has been so for too long to go on with it."""
+        self._overtaken[device] = self._overtaken.get(device, 0) + 1
+        return self._overtaken[device] >= PATIENCE and device in self._own
+
+    def in_time(self, device: str) -> None:
+        """A device has done all of its tiles in a level."""
+        self._overtaken.pop(device, None)
+
+    def forgive(self) -> None:
+        """A device was given up: others may have waited for the same process."""
+        self._overtaken.clear()
+
+    def _pace(self, device: str) -> float | None:
+        own = self._own.get(device)
+        return median(own) if own else median(self._all) if self._all else None
+
+    def _spread(self) -> float:
+        off = median(abs(value) for value in self._off) if self._off else 0.0
+        return min(max(1.4826 * off, LEAST_SPREAD), MOST_SPREAD)
