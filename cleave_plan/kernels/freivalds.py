@@ -6,7 +6,7 @@ s = :data:`VECTORS` vectors X of random signs and form the residual
     R = C X - A (B X)                    s (rc + kc + rk) multiply-adds instead of rkc
 
 A row of C that is wrong leaves a residual, whatever the error, but with probability 2^-s (one wrong element: always). Columns
-are taken :data:`PANEL` at a time, so that rounding does not grow with the width of a tile.
+are taken some hundreds (:data:`PANEL`) at a time, so that rounding does not grow with the width of a tile.
 
 **Integers** are exact: R must be 0. Where sums may wrap around at 2^bits, X is of 0 and 1 and R is compared modulo 2^bits (with
 signs, two errors of 2^(bits-1) in a row would cancel every time).
@@ -49,8 +49,8 @@ from cleave_plan.kernels.tile import Box, Pieces, Product, accumulator, cut
 VECTORS = 12
 """Random vectors: a wrong row escapes all of them with probability 1/4096."""
 
-PANEL = 1024
-"""Columns that are checked together."""
+PANEL, COARSE_PANEL = 1024, 256
+"""Columns that are checked together: fewer where results are stored so coarsely that roundings of many hide one error."""
 
 SUSPECTS = 2
 """Rows that are multiplied again, whatever their residuals."""
@@ -85,8 +85,9 @@ def check_product(
     if not result.size:
         return None
     judge = _judge_floats if accumulator(product.a_dtype).is_float else _judge_integers
-    for start in range(0, result.shape[2], PANEL):
-        stop = min(start + PANEL, result.shape[2])
+    width = COARSE_PANEL if product.result_dtype(box) is DType.BFLOAT16 else PANEL
+    for start in range(0, result.shape[2], width):
+        stop = min(start + width, result.shape[2])
         panel = box._replace(n_start=box.n_start + start, n_stop=box.n_start + stop)
         flaw = judge(_Factors(product, operands, panel), result[:, :, start:stop], draw)
         if flaw is not None:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from cleave_plan.errors import UsageError
-from cleave_plan.execution.recovery import Incident
+from cleave_plan.execution.incidents import Incident
 from cleave_plan.training.settings import ScheduleKind, Settings
 
 
