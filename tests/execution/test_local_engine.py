@@ -18,8 +18,9 @@ from hand_plans import random_plan
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
-from cleave_plan.execution.engines.local import LocalEngine, share_out
+from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.engines.memory import Arena, Block
+from cleave_plan.execution.engines.process import share_out
 from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.plan.planfile import save_plan
@@ -174,6 +175,22 @@ def test_a_job_can_be_closed_while_tiles_are_out(engine: LocalEngine) -> None:
     assert event.task.job == 1
     assert whole.min() == whole.max() == SIZE
     assert engine.collect(0.3) is None
+
+
+def test_answers_that_nobody_has_collected_go_with_their_job(engine: LocalEngine) -> None:
+    """A second copy of a tile may have come in just before its job is closed."""
+    small = engine.open(1, PRODUCT, (OPERAND, OPERAND))
+    for tile, job in enumerate((1, 1, 1)):
+        engine.send(Task(job, tile, "abc"[tile], WHOLE))
+    assert isinstance(engine.collect(20), Finished)
+    time.sleep(1.0)  # the other two have come meanwhile, and are read together with this one
+    engine.send(Task(0, 0, "a", WHOLE))
+    assert isinstance(engine.collect(20), Finished)
+    engine.close(1)
+    (event,) = events_until_idle(engine, 1)
+    assert isinstance(event, Finished)
+    assert event.task.job == 0
+    assert small.min() == SIZE
 
 
 def test_a_fault_in_a_tile_reaches_the_server(engine: LocalEngine) -> None:

@@ -34,7 +34,8 @@ sees, in events, and the server decides. What it promises:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -103,6 +104,11 @@ class Joined:
 
 
 Event = Finished | Failed | Lost | Joined
+
+
+def without_job(events: Iterable[Event], job: int) -> deque[Event]:
+    """The events that are still to be told when ``job`` is closed: none of its answers."""
+    return deque(event for event in events if not isinstance(event, Finished | Failed) or event.task.job != job)
 
 
 class Engine(Protocol):

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
-from cleave_plan.execution.engines.base import Engine, Event, Finished, Joined, Lost, Task
+from cleave_plan.execution.engines.base import Engine, Event, Finished, Joined, Lost, Task, without_job
 from cleave_plan.execution.pacing import Pacer, Phase
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
@@ -124,6 +124,7 @@ class EmulatedEngine:
     def close(self, job: int) -> None:
         """Close the job inside; what is still played of it keeps its device busy, as it would."""
         self._inner.close(job)
+        self._events = without_job(self._events, job)
         for key in [key for key in self._out if key[0] == job]:
             self._out.pop(key)
             self._computed.pop(key, None)

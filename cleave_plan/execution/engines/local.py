@@ -21,9 +21,9 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines import wire
-from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
+from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task, without_job
 from cleave_plan.execution.engines.memory import Arena, Block
-from cleave_plan.execution.engines.process import WorkerProcess
+from cleave_plan.execution.engines.process import WorkerProcess, share_out
 from cleave_plan.execution.worker import BEATS, START
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
@@ -115,6 +115,10 @@ class LocalEngine:
         """Process ids of the workers."""
         return tuple(worker.process.pid for worker in self._workers)
 
+    def process_of(self, device: str) -> int:
+        """The process id of the worker that plays ``device``; raises KeyError for one that is not there."""
+        return self._by_device[device].process.pid
+
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array in shared memory."""
         return self._arena.empty(shape, dtype)
@@ -182,6 +186,7 @@ class LocalEngine:
             self._jobs[job].out -= len(worker.waiting) - len(kept)
             worker.waiting = kept
         self._jobs[job].closed = True
+        self._events = without_job(self._events, job)
         self._settle(job, 0)
         if all(other.closed for other in self._jobs.values()):
             self._placed.clear()
@@ -335,14 +340,3 @@ class LocalEngine:
 
     def _is_open(self, job: int) -> bool:
         return job in self._jobs and not self._jobs[job].closed
-
-
-def share_out(load: Mapping[str, float], groups: int) -> list[tuple[str, ...]]:
-    """``load``'s keys in ``groups`` groups of nearly even sums: the heaviest first, each to the lightest group so far."""
-    shares: list[list[str]] = [[] for _ in range(groups)]
-    sums = [0.0] * groups
-    for name in sorted(load, key=lambda name: (-load[name], name)):
-        lightest = min(range(groups), key=lambda place: (sums[place], len(shares[place])))
-        shares[lightest].append(name)
-        sums[lightest] += load[name]
-    return [tuple(share) for share in shares]

@@ -1,4 +1,4 @@
-"""Starting, ending and naming the processes of the local engine."""
+"""Starting, ending and naming the processes of the local engine, and who plays which devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,3 +88,14 @@ class WorkerProcess:
             self.process.kill()
             code = self.process.wait()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def share_out(load: Mapping[str, float], groups: int) -> list[tuple[str, ...]]:
+    """``load``'s keys in ``groups`` groups of nearly even sums: the heaviest first, each to the lightest group so far."""
+    shares: list[list[str]] = [[] for _ in range(groups)]
+    sums = [0.0] * groups
+    for name in sorted(load, key=lambda name: (-load[name], name)):
+        lightest = min(range(groups), key=lambda place: (sums[place], len(shares[place])))
+        shares[lightest].append(name)
+        sums[lightest] += load[name]
+    return [tuple(share) for share in shares]

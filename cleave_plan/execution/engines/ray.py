@@ -23,7 +23,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
-from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
+from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task, without_job
 from cleave_plan.execution.engines.pieces import apart, pieces_of, result_of, together
 from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.chain import Work
@@ -195,6 +195,7 @@ class RayEngine:
     def close(self, job: int) -> None:
         """Let go of the job's pieces; calls that are still out are cancelled or forgotten."""
         del self._jobs[job]
+        self._events = without_job(self._events, job)
         for member in self._members.values():
             for call in [call for call, task in member.out.items() if task.job == job]:
                 self._ray.cancel(call)
