@@ -19,7 +19,7 @@ import numpy as np
 
 from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.cores import usable_cores
-from cleave_plan.execution.recovery import Incident
+from cleave_plan.execution.incidents import Incident
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
 from cleave_plan.kernels.arrays import Array
