@@ -5,6 +5,7 @@ whatever a command prints is reachable through these values.
 """
 
 from cleave_plan.api.fleets import (
+    calibrate_profiles,
     fleet_of,
     generate_fleet,
     given_figure,
@@ -30,6 +31,7 @@ from cleave_plan.api.plans import (
     verify,
 )
 from cleave_plan.api.runs import (
+    compare_run,
     compare_strategies,
     emulate_run,
     execute,
@@ -43,6 +45,8 @@ from cleave_plan.api.runs import (
 from cleave_plan.api.training import train, training_settings
 
 __all__ = [
+    "calibrate_profiles",
+    "compare_run",
     "compare_strategies",
     "diff_plans",
     "draw_inputs",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cleave_plan.fleet.device import Device, Fleet, Server
     from cleave_plan.fleet.figures import Figure
     from cleave_plan.profiles.agent import Agent
+    from cleave_plan.profiles.calibrate import Calibration
     from cleave_plan.profiles.database import ProfileDatabase
     from cleave_plan.profiles.machine import MachineMeasurement
     from cleave_plan.profiles.records import Profile
@@ -98,6 +99,26 @@ def measure_link(
     token = b"" if token_file is None else read_token(token_file)
     tls = None if authority is None else tls_client(authority)
     return measure(name, address, here=here, token=token, tls=tls, **options)
+
+
+def calibrate_profiles(
+    runs: Sequence[str | Path], devices: Mapping[str, tuple[str, str]], database: ProfileDatabase, *, store: bool = True
+) -> Calibration:
+    """Correct profiles by records of runs on real devices; ``devices``: each one's machine's and link's profile, by name.
+
+    See :mod:`cleave_plan.profiles.calibrate`. With ``store`` the changed figures go into ``database``. Raises InputFileError for
+    a file that is no such record, UsageError for profiles that are not there or cannot change.
+    """
+    from cleave_plan.profiles.calibrate import calibrate, calibrated_profiles
+    from cleave_plan.profiles.runrecord import read_run
+
+    profiles = {machine: database.machine(machine) for machine, _ in devices.values()}
+    profiles |= {link: database.link(link) for _, link in devices.values()}
+    found = calibrate([read_run(path) for path in runs], devices)
+    changed = calibrated_profiles(found, profiles, ", ".join(Path(path).name for path in runs))
+    if store:
+        database.add(*changed, replace=True)
+    return found
 
 
 def link_agent(

@@ -14,7 +14,7 @@ from cleave_plan.errors import InputFileError, UsageError
 
 
 def write_page(file: str | Path, output: str | Path, *, model: str | Path | None = None, fleet: str | Path | None = None) -> int:
-    """Write the page of ``file`` (a plan, or the JSON document of a simulation or a comparison); its size in bytes.
+    """Write the page of ``file`` (a plan, or the JSON document of a simulation, a comparison or a run); its size in bytes.
 
     With ``model`` and ``fleet`` a plan's page also shows levels on their devices and memory beside its limits. Raises
     InputFileError for a file that has no page, UsageError without the chart library (extra ``page``).

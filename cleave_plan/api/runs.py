@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cleave_plan.execution.emulation import Emulated
     from cleave_plan.execution.server import RunResult
     from cleave_plan.execution.session import Session
+    from cleave_plan.execution.truth import Comparison as RunComparison
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
@@ -122,6 +123,33 @@ def emulate_run(
     ) as session:
         require_same(plan, session.workload, fleet)
         return emulate(session, plan, fleet, inputs, scale=scale)
+
+
+def compare_run(
+    plan: Plan,
+    model: str | Path,
+    fleet: Fleet,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    engine: str = "ray",
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress = silent,
+) -> tuple[RunResult, RunComparison]:
+    """Run a batch on the devices of ``fleet`` themselves, and compare it with what was predicted for them.
+
+    It is the second of two batches: in the first, devices load code and weights take their places. Arguments and errors are
+    those of :func:`execute`; raises AnswerIsNoError when the plan was made for another fleet.
+    """
+    from cleave_plan.execution.prices import FleetPrices
+    from cleave_plan.execution.truth import compare
+
+    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+        require_same(plan, session.workload, fleet)
+        prices = FleetPrices(plan, session.workload, fleet, session.jobs)
+        session.run(inputs)
+        result = session.run(inputs)
+        return result, compare(prices, result.timings)
 
 
 def verify_run(plan: Plan, model: str | Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> Verification:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from cleave_plan.errors import UsageError
+from cleave_plan.atomic import replace_file
+from cleave_plan.errors import ExecutionError, UsageError
 
 _WANTED = "cleave_plan.json_wanted"
 _EMITTED = "cleave_plan.json_emitted"
@@ -37,6 +38,14 @@ def emit_json(document: Mapping[str, Any], context: click.Context | None = None)
     text = json.dumps(document, indent=2, allow_nan=False)
     (context or click.get_current_context()).find_root().meta[_EMITTED] = True
     click.echo(text)
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write ``document`` to a file, as :func:`emit_json` prints it; raises ExecutionError when that fails."""
+    try:
+        replace_file(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise ExecutionError(f"cannot be written ({error.strerror or error})", where=str(path)) from error
 
 
 def require_writable(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cleave_plan.cli.calibrate import calibrate
 from cleave_plan.cli.link import agent, link_measured, link_options
 from cleave_plan.cli.options import (
     WorkOrderGroup,
@@ -157,6 +158,7 @@ def _machine_measured(name: str, **options: Any) -> tuple[Profile, list[str]]:
 
 
 profile.add_command(agent)
+profile.add_command(calibrate)
 
 
 @profile.command("list", epilog=LIST_EPILOG)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cleave_plan.cli.options import Positive, input_file, json_option, output_file
-from cleave_plan.cli.output import emit_json
+from cleave_plan.cli.output import emit_json, write_json
 from cleave_plan.errors import AnswerIsNoError, UsageError
 
 EPILOG = """\b
@@ -17,6 +17,7 @@ Examples:
   cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
   cleave-plan run plan.json --model model.onnx --reproducible --integrity on --outputs y.npz
   cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
+  cleave-plan run plan.json --model model.onnx --engine ray --fleet fleet.yaml --record run.json
   cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
 """
 
@@ -47,13 +48,17 @@ Examples:
     help="Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray.",
 )  # fmt: skip
 @click.option("--emulate", is_flag=True, help="Play each device at its pace in --fleet, and compare with what was predicted.")
-@click.option("--fleet", "fleet_file", metavar="FILE", type=input_file, help="The fleet that the plan was made for.")
+@click.option(
+    "--fleet", "fleet_file", metavar="FILE", type=input_file,
+    help="The fleet that the plan was made for: with --emulate it is played, with --engine ray compared with.",
+)  # fmt: skip
 @click.option(
     "--scale",
     metavar="S",
     type=Positive(),
     help="With --emulate: seconds here for one of the fleet's. Default: found by a rehearsal.",
 )
+@click.option("--record", metavar="RUN.json", type=output_file, help="Where to write what --json prints.")
 @click.option("--verify", is_flag=True, help="Compare with the unsplit model; exit code 1 beyond tolerance.")
 @json_option
 def run(
@@ -70,22 +75,38 @@ def run(
     emulate: bool,
     fleet_file: Path | None,
     scale: float | None,
+    record: Path | None,
     verify: bool,
     as_json: bool,
 ) -> None:
     """Run one batch as PLAN says, each tile on the process that plays its device, everything else on the server.
 
     Times are those of this machine, not of the fleet, unless with --emulate: then results wait until the fleet's devices
-    would have sent them over their links. With --verify the outputs are compared with those of the unsplit model on the same
-    inputs.
+    would have sent them over their links. With --engine ray and the fleet a second batch, when devices are warm, stands beside
+    what was predicted: `profile calibrate` learns from its record. With --verify the outputs are compared with those of the
+    unsplit model on the same inputs.
     """
-    from cleave_plan.api import draw_inputs, emulate_run, execute, load_fleet, load_inputs, load_plan, save_outputs, verify_run
+    from cleave_plan.api import (
+        compare_run,
+        draw_inputs,
+        emulate_run,
+        execute,
+        load_fleet,
+        load_inputs,
+        load_plan,
+        save_outputs,
+        verify_run,
+    )
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.run import run_document, run_text, verdict
     from cleave_plan.report.tables import Screen
 
-    if emulate != (fleet_file is not None) or (scale is not None and not emulate):
-        raise UsageError("--emulate goes with the fleet that it plays", expected="--emulate --fleet FLEET, perhaps --scale S")
+    fits = fleet_file is not None if emulate else scale is None and (fleet_file is None or engine == "ray")
+    if not fits:
+        raise UsageError(
+            "--emulate goes with the fleet that it plays",
+            expected="--emulate --fleet FLEET, perhaps --scale S; or --fleet FLEET with --engine ray",
+        )
     plan = load_plan(plan_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
     how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime, "reproducible": reproducible}
@@ -94,16 +115,21 @@ def run(
     with progress_bar("running") as progress:
         if fleet is None:
             result, comparison = execute(plan, model_file, inputs, **how, progress=progress), None
-        else:
+        elif emulate:
             emulated = emulate_run(plan, model_file, fleet, inputs, **how, scale=scale, progress=progress)
             result, comparison = emulated.result, emulated.comparison
+        else:
+            result, comparison = compare_run(plan, model_file, fleet, inputs, **how, progress=progress)
     if outputs_file is not None:
         save_outputs(result.outputs, outputs_file)
     verification = verify_run(plan, model_file, inputs, result.outputs) if verify else None
     origin = f"drawn with seed {seed}" if inputs_file is None else str(inputs_file)
     written = None if outputs_file is None else str(outputs_file)
+    document = run_document(result, verification, inputs=origin, outputs=written, comparison=comparison)
+    if record is not None:
+        write_json(document, record)
     if as_json:
-        emit_json(run_document(result, verification, inputs=origin, outputs=written, comparison=comparison))
+        emit_json(document)
     else:
         screen = Screen.of_stdout()
         about: dict[str, Any] = {"model": plan.model.name, "inputs": origin, "outputs": written, "comparison": comparison}

@@ -55,7 +55,7 @@ def emulate(session: Session, plan: Plan, fleet: Fleet, inputs: Mapping[str, Any
     chosen = scale
     session.wrap(lambda engine: EmulatedEngine(engine, prices, chosen))
     result = session.run(inputs)
-    return Emulated(result=result, comparison=compare(predicted, result.timings, chosen), why=why)
+    return Emulated(result=result, comparison=compare(prices, result.timings, chosen), why=why)
 
 
 def scale_for(predicted: Sequence[PredictedLevel], rehearsed: Sequence[LevelTiming]) -> tuple[float, str]:

@@ -16,6 +16,7 @@ from cleave_plan.execution.engines.base import Task
 from cleave_plan.execution.engines.emulated import ServerWork
 from cleave_plan.execution.pacing import Pacer, Phase, Rates
 from cleave_plan.fleet.device import Fleet
+from cleave_plan.fleet.figures import figures_of
 from cleave_plan.fleet.percentile import at_percentile
 from cleave_plan.kernels.tile import Box
 from cleave_plan.plan.constraints import fleet_view
@@ -30,7 +31,8 @@ class PredictedLevel:
     """A level as the plan has it, by executed cost: names of its GEMMs, seconds, those of each device and its phases.
 
     ``server_s`` is the longest that a server takes by itself or over its links; ``crowded``: whether the devices together can
-    fill servers' links, or servers pass activations on, so that transfers may wait for one another.
+    fill servers' links, or servers pass activations on, so that transfers may wait for one another. ``dtypes``: element types of
+    the GEMMs.
     """
 
     gemms: tuple[str, ...]
@@ -39,6 +41,7 @@ class PredictedLevel:
     work: Mapping[str, tuple[Phase, ...]]
     server_s: float
     crowded: bool
+    dtypes: tuple[str, ...]
 
 
 class FleetPrices:
@@ -128,6 +131,10 @@ class FleetPrices:
                     work.append(ServerWork(row=row, phase=phase, share=alone))
         return work
 
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The figures of each device that its prices are made of, by name and in SI."""
+        return {device.name: figures_of(device) for device in self._fleet.devices}
+
     def predicted(self) -> list[PredictedLevel]:
         """Each level as the plan has it, those without GEMMs too."""
         return [self._predicted(index) for index in range(len(self._levels))]
@@ -151,6 +158,7 @@ class FleetPrices:
         return PredictedLevel(
             gemms=names, seconds=seconds, device_s=device_s, server_s=server_s, crowded=self._crowded(device_s),
             work={name: tuple(phases) for name, phases in work.items()},
+            dtypes=tuple(sorted({gemm.dtype.value for gemm in self._levels[index]})),
         )  # fmt: skip
 
     def _crowded(self, devices: Iterable[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from cleave_plan.execution.pacing import Phase
-from cleave_plan.execution.prices import PredictedLevel
+from cleave_plan.execution.prices import FleetPrices
 from cleave_plan.execution.tiles import LevelTiming
 
 
@@ -24,7 +24,8 @@ class ComparedDevice:
 class ComparedLevel:
     """A level in which devices had tiles: its number, its GEMMs, and seconds of the fleet as predicted and as measured.
 
-    ``crowded``: its devices can together fill a server's link, so that each may wait for others.
+    ``crowded``: its devices can together fill a server's link, so that each may wait for others. ``dtypes``: element types of its
+    GEMMs.
     """
 
     index: int
@@ -32,6 +33,7 @@ class ComparedLevel:
     predicted_s: float
     measured_s: float
     crowded: bool
+    dtypes: tuple[str, ...]
     devices: Mapping[str, ComparedDevice]
 
     @property
@@ -42,10 +44,14 @@ class ComparedLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A run beside its plan; ``scale``: seconds here for one of the fleet's, where devices were emulated."""
+    """A run beside its plan; ``scale``: seconds here for one of the fleet's, where devices were emulated.
+
+    ``figures``: those of each device that the prediction is made of, by name and in SI.
+    """
 
     levels: tuple[ComparedLevel, ...]
     emulated: bool
+    figures: Mapping[str, Mapping[str, float]]
     scale: float = 1.0
 
     @property
@@ -64,14 +70,14 @@ class Comparison:
         return sum(level.measured_s for level in self.levels)
 
 
-def compare(predicted: Sequence[PredictedLevel], timings: Sequence[LevelTiming], scale: float | None = None) -> Comparison:
+def compare(prices: FleetPrices, timings: Sequence[LevelTiming], scale: float | None = None) -> Comparison:
     """Put the timings of a batch beside what was predicted; levels that the servers do alone are left out.
 
     ``scale`` is that of an emulation, None where the devices were real.
     """
     slowed = scale or 1.0
     levels = []
-    for index, (promise, timing) in enumerate(zip(predicted, timings, strict=True)):
+    for index, (promise, timing) in enumerate(zip(prices.predicted(), timings, strict=True)):
         if not promise.device_s:
             continue
         devices = {
@@ -84,7 +90,7 @@ def compare(predicted: Sequence[PredictedLevel], timings: Sequence[LevelTiming],
         levels.append(
             ComparedLevel(
                 index=index, gemms=promise.gemms, predicted_s=promise.seconds, measured_s=timing.seconds / slowed,
-                crowded=promise.crowded, devices=devices,
+                crowded=promise.crowded, dtypes=promise.dtypes, devices=devices,
             )
         )  # fmt: skip
-    return Comparison(levels=tuple(levels), emulated=scale is not None, scale=slowed)
+    return Comparison(levels=tuple(levels), emulated=scale is not None, figures=prices.figures(), scale=slowed)

@@ -15,7 +15,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """The part of a run's JSON document that holds the comparison; ``profile calibrate`` reads it.
 
     Seconds are the fleet's. ``work``: a device's phases in the level, each as seconds of latency, bytes down, seconds of
-    arithmetic, bytes up.
+    arithmetic, bytes up. ``figures``: of each device, in SI, those that the prediction is made of.
     """
     return {
         "emulated": comparison.emulated,
@@ -30,6 +30,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
                 "predicted_s": level.predicted_s,
                 "measured_s": level.measured_s,
                 "crowded": level.crowded,
+                "dtypes": list(level.dtypes),
                 "devices": {
                     name: {
                         "predicted_s": own.predicted_s,
@@ -41,6 +42,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             }
             for level in comparison.levels
         ],
+        "figures": {name: dict(figures) for name, figures in comparison.figures.items()},
     }
 
 

@@ -209,7 +209,7 @@ def test_results_are_held_back(planned: tuple[Path, Plan, Fleet]) -> None:
 def promise(seconds: float) -> PredictedLevel:
     """A level of one device."""
     return PredictedLevel(
-        gemms=("g",), seconds=seconds, device_s={"d": seconds}, work={}, server_s=0.0, crowded=False
+        gemms=("g",), seconds=seconds, device_s={"d": seconds}, work={}, server_s=0.0, crowded=False, dtypes=("float32",)
     )  # fmt: skip
 
 
