@@ -17,6 +17,10 @@ _THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 ONE_THREAD = dict.fromkeys(_THREAD_LIMITS, "1")
 """A worker is one core: its BLAS must not start threads of its own."""
 
+KEPT_MEMORY = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28))
+"""A worker keeps memory that it has freed, where its C library is glibc: the blocks of a tile are as large as those of the one
+before, and pages that come and go with each cost more than the arithmetic on them."""
+
 SEND_LIMIT_S = 10.0
 """Seconds after which a worker that reads nothing, though its line is full, counts as gone."""
 
@@ -45,7 +49,7 @@ class WorkerProcess:
         try:
             process = subprocess.Popen(
                 [sys.executable, *start, *map(str, (*inherited, place, os.getpid()))],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": paths}, pass_fds=inherited, process_group=0,
+                env={**os.environ, **ONE_THREAD, **KEPT_MEMORY, "PYTHONPATH": paths}, pass_fds=inherited, process_group=0,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError as error:
