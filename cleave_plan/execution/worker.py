@@ -41,6 +41,9 @@ class Bench:
         """Make a job's arrays ready."""
         operands = [None if block is None else self._arena.view(block) for block in job.operands]
         self._jobs[job.number] = (job, operands, self._arena.view(job.result))
+        for block in (*job.operands, job.result):
+            if block is not None:
+                self._arena.prepare(block)
 
     def close(self, number: int) -> None:
         """Forget a job."""

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import weakref
+from contextlib import suppress
 from math import prod
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from cleave_plan.kernels.arrays import Array, dtype_of_array, numpy_dtype
 
 ALIGNMENT = 64
 """Bytes: arrays start on cache lines."""
+
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of Linux 5.14: page tables are filled at once, where each page's first touch would cost a trap."""
 
 _RESERVE_STEP = 4 << 20
 """Bytes by which the part that has pages grows, at least."""
@@ -56,7 +60,7 @@ class Arena:
         self._size = os.fstat(self.descriptor).st_size
         self._map: mmap.mmap | None = mmap.mmap(self.descriptor, self._size)
         self._address: int = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
-        self._reserved = 0
+        self._reserved = self._mapped = 0
         self._free: list[tuple[int, int]] = [(0, self._size)]
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -92,6 +96,10 @@ class Arena:
         if block.offset + low < 0 or block.offset + high + kind.itemsize > self._size or self._map is None:
             raise ValueError(f"{block} leaves the shared memory of {self._size} bytes")
         return np.ndarray(block.shape, kind, self._map, block.offset, block.strides)
+
+    def prepare(self, block: Block) -> None:
+        """Make everything up to the end of a block, which lies in the arena, ready to be touched, where the system can."""
+        self._populate(block.offset + _span(block.shape, block.strides)[1] + numpy_dtype(block.dtype).itemsize)
 
     def close(self) -> None:
         """Let go of the file; the mapping goes with the last array on it."""
@@ -131,6 +139,15 @@ class Arena:
         except OSError as error:
             raise _no_memory(end, error.strerror or str(error)) from None
         self._reserved = end
+        self._populate(end)
+
+    def _populate(self, end: int) -> None:
+        """Map the pages up to ``end`` that are not mapped here; they must be reserved."""
+        end = min(self._size, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE)
+        if end > self._mapped and self._map is not None and sys.platform == "linux":
+            with suppress(OSError):  # an older kernel: pages are mapped when they are touched
+                self._map.madvise(_POPULATE_WRITE, self._mapped, end - self._mapped)
+            self._mapped = end
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
