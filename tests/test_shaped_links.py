@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.shaped.engine import parts_of
@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 QUICK = ["links", "--fleets", "1", "--devices", "4", "--models", "mlp", "--repeat", "1", "--budget", "1"]
 
 
+@settings(deadline=None)
 @given(st.tuples(*[st.integers(1, 300)] * 3), st.integers(0, 2))
 def test_parts_cover_a_tile(extent: tuple[int, int, int], kept: int) -> None:
     """In order, none empty, one after the other along the axis that streams, whole along the others."""

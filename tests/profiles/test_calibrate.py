@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave_plan.errors import InputFileError, UsageError
@@ -50,6 +50,7 @@ def record(true: dict[str, dict[str, float]], levels: list[list[tuple[float, flo
 EACH = [[WAIT] * 3, [DOWN], [FLOP], [UP], [WAIT, DOWN], [WAIT, FLOP], [WAIT, UP]] * 3
 
 
+@settings(deadline=None)
 @given(st.tuples(*[st.floats(0.3, 3.0)] * 4))
 def test_true_figures_are_found(factors: tuple[float, float, float, float]) -> None:
     """Every figure is wrong by a factor of its own; levels that each speak of one of them tell all four."""
