@@ -120,3 +120,13 @@ def test_simulating_is_timed() -> None:
     assert done.returncode == 0, done.stderr
     assert "planned pacing" in done.stdout
     assert "shared pacing" in done.stdout
+
+
+def test_decoding_is_timed() -> None:
+    """The smallest OPT over four devices: a token is no slower with weights kept, and the bound no higher than the levels."""
+    done = benchmark("--models", "opt-tiny", "--batches", "2", "--devices", "4", "--past", "15", "--json", driver="decode")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["bound_s"] <= row["levels_s"] * (1 + 1e-9)
+    assert row["token_s"] <= row["first_s"]
+    assert row["token_s"] <= row["streams_s"] * (1 + 1e-9)

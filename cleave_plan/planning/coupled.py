@@ -30,10 +30,10 @@ from cleave_plan.planning.heldwork import HeldWork
 
 Floats = NDArray[np.float64]
 
-_POINTS = 16
+_POINTS = 12
 """Points of a level's first grid over T."""
 
-_PARTS, _SPLITS, _NARROW = 4, 16, 2e-4
+_PARTS, _SPLITS, _NARROW = 4, 16, 5e-4
 """An interval is split in so many parts, at most so often for one price, until its ends are that near each other."""
 
 _REFINEMENTS = 2

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from cleave_plan.planning.candidates import Candidates, level_classes
 from cleave_plan.planning.coupled import TiedLevel, coupled_bound
 from cleave_plan.planning.formulation import LevelClass
-from cleave_plan.planning.heldwork import Apart, Holdable, Passing
+from cleave_plan.planning.heldwork import Apart, Holdable
 from cleave_plan.planning.option import Part
+from cleave_plan.planning.passing import Passing
 from cleave_plan.planning.readers import usable_readings
 from cleave_plan.planning.roots import NEVER
 from cleave_plan.planning.terms import terms_of
