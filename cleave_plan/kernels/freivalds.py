@@ -29,7 +29,7 @@ an error that passes is about as small as rounding: benchmarks/integrity.py meas
 
 Rows whose residual is not finite are not judged by it: up to :data:`ODD_ROWS` of them, at random, are multiplied again.
 
-Requantised results and attention are not linear in their operands: :mod:`cleave_plan.kernels.spotcheck`.
+Requantised results and attention are not linear in both operands: :mod:`cleave_plan.kernels.spotcheck`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
 r"""Checking tiles whose result is not linear in their operands, by computing parts of them again.
 
-Attention and requantised products give no projection that is cheaper than the tile. Of those, :data:`LINES` rows and (of a
-product) :data:`LINES` columns, drawn at random, are computed again here: LINES (kc + rk) multiply-adds, as much as a projection
-of as many vectors. An error is found where it lies in a drawn line: with probability 1 - (1 - f)^LINES if it touches a share f
-of the rows or of the columns. Stale data, noise, or a block of zeros over half of the rows are found with 1 - 2^-16; **one
-wrong element of a large tile is mostly not** (about LINES/r + LINES/c), though a device that goes on lying is found in the end.
-Values that are not finite are looked for everywhere, and their rows are drawn first.
+**Attention**, C = P V, is linear in V alone. The server computes the probabilities P itself, and with random signs X compares
+C X with P (V X): s vectors in place of the columns of V, so that the check costs rows * S (d_k + s) multiply-adds and the
+operators between, about as much as the first half of the tile. As in :mod:`cleave_plan.kernels.freivalds` residuals only say
+where to look: the :data:`SUSPECTS` rows that stand out most, and as many at random, are computed again in float64. A row may be
+off by :data:`SLACK` times what this machine's own arithmetic in the working type is off by in those rows, and by the rounding to
+the storage type.
 
-Whole numbers must be equal. A row of attention may be off from the same row in float64 by :data:`SLACK` times what this
-machine's own arithmetic in the working type is off by in the drawn rows, and by the rounding to the storage type.
+**Requantised products** give no projection that is cheaper than the tile. Of those, :data:`LINES` rows and as many columns,
+drawn at random, are computed again here: LINES (kc + rk) multiply-adds. An error is found where it lies in a drawn line: with
+probability 1 - (1 - f)^LINES if it touches a share f of the rows or of the columns. Stale data, noise, or a block of zeros over
+half of the rows are found with 1 - 2^-16; **one wrong element of a large tile is mostly not** (about LINES/r + LINES/c), though a
+device that goes on lying is found in the end.
+
+Values that are not finite are looked for everywhere, and their rows are looked at first. Whole numbers must be equal.
 """
 
 from __future__ import annotations
@@ -17,15 +22,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, numpy_dtype
 from cleave_plan.kernels.chain import ChainPieces, ChainProduct
 from cleave_plan.kernels.flaw import Flaw
-from cleave_plan.kernels.tile import Box, Product
+from cleave_plan.kernels.tile import Box, Product, accumulator
+
+Ints = NDArray[np.intp]
 
 LINES = 16
 """Rows, and columns, that are computed again."""
+
+VECTORS, SUSPECTS = 12, 8
+"""Of attention: random vectors, and rows of the largest residuals that are computed again."""
 
 SLACK = 32.0
 """How much more than this machine's own rounding a device's may be, where there is no error model."""
@@ -47,9 +58,9 @@ def check_lines(
 def check_chain(
     chain: ChainProduct, operands: Sequence[Array | None], box: Box, result: Array, draw: np.random.Generator
 ) -> Flaw | None:
-    """What is wrong in some rows of ``result`` as the tile ``box`` of a chain; arguments as of ``check_product``."""
+    """What is wrong with ``result`` as the tile ``box`` of a chain; arguments as of ``check_product``."""
     precise = _in_double(chain)
-    parts = list(_rows(box, result, draw))
+    parts = list(_rows(box, result, draw, first=_suspects(chain, operands, box, result, draw)))
     pieces = [chain.cut(operands, part) for part in parts]
     own = [chain.compute(given, part) for given, part in zip(pieces, parts, strict=True)]
     exact = [precise.compute(_widened(given), part) for given, part in zip(pieces, parts, strict=True)]
@@ -64,12 +75,33 @@ def check_chain(
     return None
 
 
-def _rows(box: Box, result: Array, draw: np.random.Generator) -> Iterator[Box]:
-    """Rows of the tile as boxes of their own: those with NaN or infinities before the others, otherwise at random."""
+def _suspects(
+    chain: ChainProduct, operands: Sequence[Array | None], box: Box, result: Array, draw: np.random.Generator
+) -> Ints:  # fmt: skip
+    """Rows of the tile, counted over its items, whose residuals stand out most."""
+    pieces = chain.cut(operands, box)
+    working = numpy_dtype(accumulator(chain.dtype))
+    signs = (2 * draw.integers(0, 2, (chain.d_v, VECTORS)) - 1).astype(working)
+    # V X in place of V makes the chain compute P (V X).
+    narrow = replace(chain, d_v=VECTORS, out_dtype=accumulator(chain.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        projected = narrow.compute(pieces._replace(v=pieces.v.astype(working) @ signs), box)
+        wide = result.astype(working, copy=False)
+        residual = np.square(wide @ signs - projected).sum(axis=2).reshape(-1)
+        energy = np.square(wide).sum(axis=2).reshape(-1)
+        score = residual / np.maximum(energy, np.finfo(working).tiny)
+    return np.argsort(-np.where(np.isnan(score), -1.0, score), kind="stable")[:SUSPECTS]
+
+
+def _rows(box: Box, result: Array, draw: np.random.Generator, *, first: Ints | None = None) -> Iterator[Box]:
+    """Rows of the tile as boxes of their own: those with NaN or infinities, then ``first`` ones, then others at random."""
     rows = box.m_stop - box.m_start
     finite = np.isfinite(result).all(axis=2).reshape(-1)
+    rank = np.where(finite, 2, 0)
+    if first is not None:
+        rank[first] = np.minimum(rank[first], 1)
     order = draw.permutation(len(finite))
-    for place in order[np.argsort(finite[order], kind="stable")][:LINES]:
+    for place in order[np.argsort(rank[order], kind="stable")][:LINES]:
         item, row = divmod(int(place), rows)
         m, g = box.m_start + row, box.batch_start + item
         yield box._replace(m_start=m, m_stop=m + 1, batch_start=g, batch_stop=g + 1)
