@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 COLUMNS = 2000
 """Boxes times owners of a level, at the most."""
 
-NODES = 500
+NODES = 100
 """Nodes of the solver's search tree."""
 
 HOMES = 4
