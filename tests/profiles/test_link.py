@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,13 +50,19 @@ def raw_line(address: str) -> Iterator[socket.socket]:
 
 @contextmanager
 def greeted(address: str) -> Iterator[socket.socket]:
-    """A connection of a measurer without a token that the agent has welcomed."""
+    """A connection of a measurer without a token that the agent has welcomed, once it has noticed that the last one is over."""
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as line:
-        challenge = line.recv(HEADER.size + 16, socket.MSG_WAITALL)[HEADER.size :]
-        line.sendall(HEADER.pack(MAGIC, Kind.HELLO, 32) + proof(b"", challenge))
-        assert reply(line) == (Kind.WELCOME, b"")
-        yield line
+    for _ in range(100):
+        with socket.create_connection((host, int(port)), timeout=10) as line:
+            challenge = line.recv(HEADER.size + 16, socket.MSG_WAITALL)[HEADER.size :]
+            line.sendall(HEADER.pack(MAGIC, Kind.HELLO, 32) + proof(b"", challenge))
+            answer = reply(line)
+            if answer == (Kind.WELCOME, b""):
+                yield line
+                return
+        assert answer == (Kind.REFUSED, b"another measurement is under way")
+        time.sleep(0.1)
+    raise AssertionError("the agent stays busy")
 
 
 def reply(line: socket.socket) -> tuple[int, bytes]:
