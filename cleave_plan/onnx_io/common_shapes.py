@@ -24,6 +24,9 @@ FIRST_OPSET = 7
 
 _BOOL = onnx.TensorProto.BOOL
 
+# An attribute can hold any number; one that names no type is onnx's to refuse.
+_ELEMENTS = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
+
 
 def axes_of(node: onnx.NodeProto, inputs: Facts, place: int) -> tuple[int, ...] | None:
     """The attribute ``axes``, or the values of the input at ``place``, which replaced it; () when there is neither, None when
@@ -92,7 +95,8 @@ def _where(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
 
 
 def _cast(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    return [Fact(elem=get_int(node, "to", 0), shape=inputs[0].shape)] if inputs[0].elem else None
+    elem = get_int(node, "to", 0)
+    return [Fact(elem=elem, shape=inputs[0].shape)] if inputs[0].elem and elem in _ELEMENTS else None
 
 
 def _transpose(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:

@@ -104,3 +104,9 @@ def test_python_interface() -> None:
     assert isinstance(package.__version__, str)
     with pytest.raises(AttributeError, match="no attribute 'plan_it'"):
         package.plan_it  # noqa: B018
+
+
+def test_as_a_module() -> None:
+    """``python -m cleave_plan`` is the same command."""
+    done = subprocess.run([sys.executable, "-m", "cleave_plan", "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: cleave-plan ")

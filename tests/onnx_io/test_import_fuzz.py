@@ -128,3 +128,15 @@ def field(number: int, content: bytes) -> bytes:
         head.append(size & 127 | 128)
         size >>= 7
     return bytes([*head, size]) + content
+
+
+@pytest.mark.parametrize("to", [0, 37, 2**31, -(2**63)])
+def test_cast_to_a_type_that_is_none(tmp_path: Path, to: int) -> None:
+    """An attribute holds any number; one that names no element type is an error for the user, also where it fits no field."""
+    cast = helper.make_node("Cast", ["x"], ["c"], to=to)
+    nodes = [cast, helper.make_node("Identity", ["c"], ["same"]), helper.make_node("MatMul", ["same", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x", (2, 4)), value("w", (4, 4))], [value("y", None)])
+    path = tmp_path / "cast.onnx"
+    onnx.save(helper.make_model(graph), path)
+    with bounded(), pytest.raises(InputFileError, match="Cast"):
+        load_model(path)
