@@ -204,3 +204,13 @@ def _format(value: float, unit: Unit, bits: bool, digits: Context | None) -> str
     shifted = number.scaleb(-power).normalize()  # exact: 17 digits are fewer than the decimal context's 28
     plain = -5 < shifted.adjusted() < 7
     return f"{shifted:f} {suffix}" if plain else f"{shifted:e} {suffix}".replace("e+", "e")
+
+
+def count(number: int) -> str:
+    """A whole number with thousands apart: 1,234,567."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A count with its noun: "1 device", "8 devices"."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"

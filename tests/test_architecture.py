@@ -18,7 +18,7 @@ FLOORS = {
     "execution": 5, "simulation": 5,
     "training": 6,
     "report": 7,
-    "api": 8, "__init__": 9,
+    "api": 8, "__init__": 9, "__main__": 10,
     "cli": 9,
 }  # fmt: skip
 

@@ -29,6 +29,7 @@ from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 from cleave_plan.onnx_io.views import NodeView, view_of, views_of
+from cleave_plan.units import plural
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
@@ -133,16 +134,30 @@ class ShapeWalk:
             )  # fmt: skip
         self.faults[view.first_output] = answer.fault
 
+    def _refuse_too_few(self, view: NodeView) -> None:
+        """Rooms behind this one take the operands that an operator must have as given."""
+        schema = self._inference.schema(view.op, view.domain)
+        if schema is None:
+            return
+        for kind, there, least in (("input", view.inputs, schema.min_input), ("output", view.outputs, min(schema.min_output, 1))):
+            if len(there) < least:
+                raise InputFileError(
+                    f"{node_label(view.node)} has {plural(len(there), kind)}", where=str(self.path),
+                    expected=f"{plural(least, kind)} or more, as the operator is defined",
+                    remedy="export or download the model again",
+                )  # fmt: skip
+
     def _visit(self, view: NodeView, scope: Scope) -> Answer:
         if view.op == "Constant" and not view.domain:
             return Answer(filled([constant_fact(view.node, self.path)], len(view.outputs)))
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         key = question(view, inputs)
-        if key is None:
-            return self._infer(view.node, inputs, None)
-        answer = self._answers.get(key)
+        answer = None if key is None else self._answers.get(key)
         if answer is None:
+            self._refuse_too_few(view)
             node = view.node
+            if key is None:
+                return self._infer(node, inputs, None)
             answer = self._known(node, inputs) or self._with_values(node, inputs, self._infer(node, inputs, None))
             self._answers[key] = answer
         return answer

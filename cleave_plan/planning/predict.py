@@ -18,7 +18,7 @@ from cleave_plan.planning.holding import Holding
 from cleave_plan.planning.option import Part
 from cleave_plan.planning.options import options_on_one
 from cleave_plan.planning.terms import eligible, terms_of
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, format_value, plural
 from cleave_plan.workload.gemm import Gemm, Role
 from cleave_plan.workload.graph import Workload
 from cleave_plan.workload.joined import View
@@ -193,7 +193,7 @@ def notes_of(view: View, predicted: Predicted, without: frozenset[str]) -> tuple
     unknown = [operator for operator in workload.server_operators if operator.bytes is None]
     if unknown:
         notes.append(
-            f"{len(unknown)} server operators have unknown shapes and are not in server_operators_s: "
+            f"not in server_operators_s, their shapes being unknown: {plural(len(unknown), 'server operator')}, "
             f"{', '.join(operator.name for operator in unknown[:5])}{', ...' if len(unknown) > 5 else ''}"
         )
     cuts = ", tiles without inner splits" if "inner" in without else ""
@@ -216,8 +216,8 @@ def _keep_notes(view: View, predicted: Predicted) -> list[str]:
         total = format_value(sum(predicted.device_kept_bytes.values()), Unit.BYTES)
         first = format_value(predicted.first_batch_s, Unit.SECONDS)
         return [
-            f"{len(predicted.device_kept_bytes)} devices keep {total} of weights from batch to batch; the first batch sends them "
-            f"and takes {first}; all other figures are those of a later batch",
+            f"weights of {total} stay on {plural(len(predicted.device_kept_bytes), 'device')} from batch to batch; "
+            f"the first batch sends them and takes {first}; all other figures are those of a later batch",
             _reading_note(predicted),
         ]
     streamed = [gemm for gemm in workload.gemms if gemm.shape.m == 1 and gemm.b.role is Role.PARAMETER and gemm.macs > 0]
@@ -225,8 +225,9 @@ def _keep_notes(view: View, predicted: Predicted) -> list[str]:
     if not size or size < 0.5 * sum(gemm.b_bytes for gemm in workload.gemms if gemm.b.role is Role.PARAMETER):
         return []
     return [
-        f"{len(streamed)} GEMMs have M = 1: devices that keep nothing are sent {format_value(float(size), Unit.BYTES)} of "
-        "weights for one row of results each, in every batch; batch more rows, let devices keep them, or leave them to the server"
+        f"M = 1 in {plural(len(streamed), 'GEMM')}: devices that keep nothing are sent "
+        f"{format_value(float(size), Unit.BYTES)} of weights for one row of results each, in every batch; batch more rows, "
+        "let devices keep them, or leave them to the server"
     ]
 
 
@@ -248,8 +249,8 @@ def _chain_notes(view: View) -> list[str]:
     if not chains:
         return []
     note = (
-        f"{len(chains)} times attention is computed as one piece of work, scores never leaving the device; the bound holds for "
-        "plans that do so (--without chains plans GEMM by GEMM)"
+        f"{plural(len(chains), 'attention')} computed as one piece of work each, scores never leaving the device; the bound "
+        "holds for plans that do so (--without chains plans GEMM by GEMM)"
     )
     constant = max(chain.constant_bytes for chain in chains)
     if constant:

@@ -7,7 +7,8 @@ from typing import Any
 
 from cleave_plan.profiles.calibrate import FEWEST, Calibration, Change
 from cleave_plan.report.profile import figure_text
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, percent
+from cleave_plan.units import count
 
 
 def calibration_document(found: Calibration, *, stored: bool) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.tables import Fact, Screen, Sheet, as_time, count, percent, plural
+from cleave_plan.report.tables import Fact, Screen, Sheet, as_time, percent
 from cleave_plan.simulation.churn import ChurnRun
+from cleave_plan.units import count, plural
 
 
 def churn_document(done: ChurnRun, plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any]:

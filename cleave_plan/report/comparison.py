@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
 from cleave_plan.simulation.baselines.server_centred import ACCELERATORS, TWO_DIMENSIONAL
 from cleave_plan.simulation.compare import DEVICE_RIVALS, DOLLARS_PER_KWH, HEARTBEAT_S, OURS, WORTH, Comparison, Row
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value, plural
 
 NOTES = (
     "batch times compare by ideal cost on the same devices and links; rivals recompute activations and run the operators between "

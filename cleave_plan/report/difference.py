@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.plan.difference import Difference, GemmChange, Side
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, percent
 from cleave_plan.report.workload import common_name
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value, plural
 
 CHANGES_SHOWN = 20
 

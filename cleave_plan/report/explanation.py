@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.planning.story import Alternative, Change, DeviceStory, Explanation, GemmStory
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, percent
 from cleave_plan.report.workload import common_name
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value, plural
 
 HELD_SHOWN = 12
 """Pieces that a device's story lists."""

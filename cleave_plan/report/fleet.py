@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from cleave_plan.fleet.device import ANY_DTYPE, Device, Fleet, Provenance, Server
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
+from cleave_plan.units import Unit, count, format_value, plural
 
 SHOWN_AT_MOST = 32
 """Devices that the terminal table lists unless all are asked for."""

@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from cleave_plan.onnx_io.gradient.build import GradientModel
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
+from cleave_plan.units import count, plural
 
 _COLUMNS = (
     Column("parameter", numeric=False), Column("shape", numeric=False), Column("elements"), Column("gradient", numeric=False),

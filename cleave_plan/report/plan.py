@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan, Predicted
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time, count, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time, percent
+from cleave_plan.units import count, plural
 
 LEVELS_SHOWN = 10
 DEVICES_SHOWN = 16
@@ -64,6 +65,8 @@ def _headline(plan: Plan) -> list[Fact]:
     p = plan.predicted
     parts = f"levels {as_time(p.levels_s)} + server operators {as_time(p.server_operators_s)}, by executed cost"
     certificate = f"no plan's levels can be faster; this plan's take {as_time(p.ideal_levels_s)}, by ideal cost"
+    alone = p.one_device_name or "no device can do it alone"
+    home = "does not fit" if p.server_only_s is None else ""
     directions = f"{as_size(p.downlink_bytes)} down, {as_size(p.uplink_bytes)} up, per batch"
     return [
         Fact("batch time", as_time(p.batch_s), parts),
@@ -72,8 +75,8 @@ def _headline(plan: Plan) -> list[Fact]:
         Fact("bound", as_time(p.bound_s), certificate),
         Fact("gap", percent(p.gap), "1 - bound / levels, both by ideal cost, for schedules with a barrier after each level"),
         Fact("devices", f"uses {p.devices_used} of {p.devices_total}"),
-        Fact("one device", _optional(p.one_device_s), _against(p.one_device_s, p, p.one_device_name or "fits no device alone")),
-        Fact("server only", _optional(p.server_only_s), _against(p.server_only_s, p, "" if p.server_only_s else "does not fit")),
+        Fact("one device", _optional(p.one_device_s), _against(p.one_device_s, p, alone)),
+        Fact("server only", _optional(p.server_only_s), _against(p.server_only_s, p, home)),
         Fact("traffic", as_size(p.downlink_bytes + p.uplink_bytes), directions),
     ]  # fmt: skip
 

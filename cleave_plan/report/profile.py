@@ -10,8 +10,8 @@ from cleave_plan.fleet.catalogue import DEVICE_FIGURES, LINK_FIGURES, Catalogue,
 from cleave_plan.fleet.figures import SUSTAINED, Figure
 from cleave_plan.profiles.database import ProfileSummary
 from cleave_plan.profiles.records import GemmMeasurement, Profile
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, percent
+from cleave_plan.units import Unit, count, format_value
 
 
 def summaries_document(summaries: Sequence[ProfileSummary]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from cleave_plan.plan.plan import Plan
 from cleave_plan.planning.replan import Replanned
-from cleave_plan.report.tables import Fact, Screen, Sheet, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Fact, Screen, Sheet, percent
+from cleave_plan.units import Unit, format_value, plural
 
 NAMED = 8
 """Devices that are listed by name."""

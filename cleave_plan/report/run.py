@@ -11,9 +11,12 @@ from cleave_plan.execution.incidents import Incident, Kind
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.truth import Comparison
 from cleave_plan.execution.verification import OutputCheck, Verification
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
 from cleave_plan.report.truth import add_comparison, comparison_document
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value, plural
+
+MOST_ROWS = 24
+"""Outputs that a table of a run shows."""
 
 
 def run_document(
@@ -102,20 +105,41 @@ def run_text(
         add_comparison(sheet, comparison)
     if verification is None:
         sheet.heading("Outputs")
-        sheet.table(*_output_table(result.outputs))
+        columns, rows = _output_table(result.outputs)
+        sheet.table(columns, rows[:MOST_ROWS])
+        if len(rows) > MOST_ROWS:
+            sheet.notes([f"{plural(len(rows) - MOST_ROWS, 'output')} more; --json lists each"])
         return sheet.text()
     sheet.heading(f"Outputs beside the unsplit model on {verification.runtime} ({_seconds(verification.seconds)})")
-    sheet.table(*_comparison_table(verification.rows))
+    shown = most_telling(verification.rows)
+    sheet.table(*_comparison_table(shown))
+    if len(shown) < len(verification.rows):
+        rest = f"the rest of {plural(len(verification.rows), 'output')} is no further off than the rows of the table"
+        sheet.notes([f"{rest}; --json lists each"])
     sheet.notes(verification.notes)
     sheet.verdict(verdict(verification), good=verification.ok)
     return sheet.text()
+
+
+def most_telling(rows: tuple[OutputCheck, ...]) -> tuple[OutputCheck, ...]:
+    """All rows in their order, or of many (a classifier may return a map for each item) those that are furthest off."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    worst = sorted(range(len(rows)), key=lambda place: (rows[place].ok, -_off(rows[place])))[:MOST_ROWS]
+    return tuple(rows[place] for place in sorted(worst))
+
+
+def _off(row: OutputCheck) -> float:
+    """How far an output is off, in tolerances; where none is allowed, in elements that differ."""
+    return float(row.different) if row.tolerance is None else row.max_relative_error / (row.tolerance or 1.0)
 
 
 def verdict(verification: Verification) -> str:
     """The sentence that says whether the run agrees with the unsplit model, with the largest error and its tolerance."""
     wrong = [row.name for row in verification.rows if not row.ok]
     if wrong:
-        return f"Not verified: {', '.join(wrong)} beyond tolerance."
+        more = f" and {len(wrong) - MOST_ROWS:,} more" if len(wrong) > MOST_ROWS else ""
+        return f"Not verified: {', '.join(wrong[:MOST_ROWS])}{more} beyond tolerance."
     inexact = [row for row in verification.rows if row.tolerance is not None]
     if not inexact:
         return f"Run verified: {plural(len(verification.rows), 'output')} equal to the unsplit model's."

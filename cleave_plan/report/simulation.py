@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from cleave_plan.plan.plan import LevelReport, Plan
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, count, percent
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_time, percent
 from cleave_plan.simulation.run import Simulation
+from cleave_plan.units import count
 
 MOST_LEVELS = 20
 """Kinds of levels in the table; the others are in the JSON document."""

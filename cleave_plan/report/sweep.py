@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cleave_plan.planning.sweep import NEAR, Sweep, SweepPoint
-from cleave_plan.report.tables import Column, Screen, Sheet, count, percent
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Screen, Sheet, percent
+from cleave_plan.units import Unit, count, format_value
 
 BAR = 24
 """Characters of the longest bar."""

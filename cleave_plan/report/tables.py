@@ -133,19 +133,9 @@ def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> in
     return sum(widths) + PADDING * len(columns)
 
 
-def count(number: int) -> str:
-    """A whole number with thousands apart: 1,234,567."""
-    return f"{number:,}"
-
-
 def percent(share: float) -> str:
     """A share of 1 as a percentage with up to three significant digits ("0.0312 %", "41.2 %"); rounding errors are 0 %."""
     return f"{100 * share:.3g} %" if abs(share) > ROUNDING else "0 %"
-
-
-def plural(number: int, noun: str) -> str:
-    """A count with its noun: "1 device", "8 devices"."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def as_time(value: float) -> str:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.report.run import incident_text
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
 from cleave_plan.training.run import StepReport, TrainingResult
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value
 
 _LISTED = 12
 """Most steps that the terminal report lists."""

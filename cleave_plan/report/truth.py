@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cleave_plan.execution.truth import ComparedLevel, Comparison
-from cleave_plan.report.tables import Column, Sheet, count, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Sheet, percent
+from cleave_plan.units import Unit, count, format_value, plural
 
 MOST_ROWS = 40
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from cleave_plan.plan.finding import Code, Finding, Verdict
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet
+from cleave_plan.units import Unit, format_value, plural
 
 SHOWN_OF_A_KIND = 4
 

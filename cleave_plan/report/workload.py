@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, count, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size
+from cleave_plan.units import Unit, count, format_value, plural
 from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
 from cleave_plan.workload.graph import ServerOperator, TensorInfo, UnknownWork, Workload
 

@@ -140,3 +140,16 @@ def test_cast_to_a_type_that_is_none(tmp_path: Path, to: int) -> None:
     onnx.save(helper.make_model(graph), path)
     with bounded(), pytest.raises(InputFileError, match="Cast"):
         load_model(path)
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "DequantizeLinear", "Add", "Gemm", "Softmax"])
+@pytest.mark.parametrize("missing", ["input", "output"])
+def test_node_without_operands(tmp_path: Path, op_type: str, missing: str) -> None:
+    """A node with fewer operands than its operator must have is an error that says so, whoever would read them first."""
+    inputs, outputs = ([], ["d"]) if missing == "input" else (["w", "w"], [])
+    nodes = [helper.make_node(op_type, inputs, outputs), helper.make_node("MatMul", ["x", "d" if outputs else "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x", (2, 4)), value("w", (4, 4))], [value("y", None)])
+    path = tmp_path / "few.onnx"
+    onnx.save(helper.make_model(graph), path)
+    with bounded(), pytest.raises(InputFileError, match=rf"{op_type}.* has 0 {missing}s; expected [1-3] {missing}s? or more"):
+        load_model(path)

@@ -225,7 +225,7 @@ def test_what_has_no_rule_is_listed(tmp_path: Path) -> None:
     body = helper.make_graph([lost], "then", [], [value("inner", (4, 4))])
     other = helper.make_graph([node("Identity", ["x"], ["kept"])], "else", [], [value("kept", (4, 4))])
     nodes = [
-        node("LinearAttention", ["x", "x"], ["e"], name="linear"),
+        node("LinearAttention", ["x", "x", "x"], ["e"], name="linear"),
         node("If", ["c"], ["i"], name="if", then_branch=body, else_branch=other),
         node("Mystery", ["x"], ["u"], name="mystery", domain="some.where"),
         node("MoE", ["x", "x"], ["f"], name="experts", domain="com.microsoft"),

@@ -254,3 +254,24 @@ def test_the_fleet_as_a_document_is_plain_json() -> None:
     assert document["servers"][0]["egress_bytes_per_s"] == "unlimited"
     assert document["devices"][0]["flop_per_s"] == {"float32": 2e12, "float16": 4e12}
     assert document["devices"][0]["provenance"]["memory"]["quality"] == "measured"
+
+
+def test_many_outputs() -> None:
+    """Of 2,000 outputs the table shows 24, those that are furthest off, in their order; none that differs is left out of them."""
+    from cleave_plan.execution.verification import OutputCheck
+    from cleave_plan.report.run import most_telling
+
+    rows = tuple(
+        OutputCheck(
+            name=f"o{place}", dtype="float32", shape=(2,), max_absolute_error=0.0, max_relative_error=place % 7 * 1e-6,
+            tolerance=1e-4 if place % 2 else None, different=0, ties=0, ok=True,
+        )
+        for place in range(2000)
+    )  # fmt: skip
+    wrong = {3: dataclasses.replace(rows[3], ok=False, different=1), 1998: dataclasses.replace(rows[1998], ok=False, different=2)}
+    shown = most_telling(tuple(wrong.get(place, row) for place, row in enumerate(rows)))
+    assert len(shown) == 24
+    assert shown[0].name == "o3"
+    assert shown[-1].name == "o1998"
+    assert {row.max_relative_error for row in shown[1:-1]} == {6e-6}
+    assert most_telling(rows[:24]) == rows[:24]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleave_plan.report.bars import progress_bar
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet, count, percent, plural
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, percent
+from cleave_plan.units import count, plural
 
 NAME = "/model/layers.0/attention/" + "very-" * 20 + "long"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from cleave_plan.report.page.document import Page, Section
 from cleave_plan.report.page.simulation import batches_section
-from cleave_plan.report.tables import Fact, as_time, count, percent, plural
+from cleave_plan.report.tables import Fact, as_time, percent
+from cleave_plan.units import count, plural
 
 
 def churn_page(document: Mapping[str, Any]) -> Page:

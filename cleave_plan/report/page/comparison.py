@@ -7,8 +7,8 @@ from typing import Any
 
 from cleave_plan.report.page.charts import SHAPES, colour, lines
 from cleave_plan.report.page.document import Chart, Data, Page, Section
-from cleave_plan.report.tables import count, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import percent
+from cleave_plan.units import Unit, count, format_value, plural
 
 CURVES = (
     ("batch_s", "Batch time", "seconds", "Seconds of a batch, by ideal cost."),

@@ -16,7 +16,8 @@ from importlib.resources import files
 from typing import Any
 
 from cleave_plan.errors import UsageError
-from cleave_plan.report.tables import Fact, count
+from cleave_plan.report.tables import Fact
+from cleave_plan.units import count
 
 TABLE_ROWS = 200
 """Rows of a chart's table; a longer one says how many are left out."""

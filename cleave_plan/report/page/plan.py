@@ -15,9 +15,9 @@ from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan
 from cleave_plan.report.page.charts import bars, boxes, colour, gantt, lanes_height, points, with_ticks
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.plan import worth
-from cleave_plan.report.tables import Fact, as_time, count, percent, plural
+from cleave_plan.report.tables import Fact, as_time, percent
 from cleave_plan.simulation.run import Moment, Simulation
-from cleave_plan.units import Unit, format_value
+from cleave_plan.units import Unit, count, format_value, plural
 
 MOST_TILES = 30_000
 """Tiles on one page; products after that are named and not drawn."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from cleave_plan.report.page.charts import points
 from cleave_plan.report.page.document import Chart, Data, Page, Section
-from cleave_plan.report.tables import Fact, percent, plural
-from cleave_plan.units import Unit, format_value
+from cleave_plan.report.tables import Fact, percent
+from cleave_plan.units import Unit, format_value, plural
 
 
 def run_page(document: Mapping[str, Any]) -> Page:

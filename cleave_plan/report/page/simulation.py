@@ -8,7 +8,8 @@ from typing import Any
 from cleave_plan.report.page.charts import bars, colour, lines, with_ticks
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.page.plan import RESOURCES
-from cleave_plan.report.tables import Fact, as_time, count, percent, plural
+from cleave_plan.report.tables import Fact, as_time, percent
+from cleave_plan.units import count, plural
 
 LEVELS_SHOWN = 60
 """Levels in the chart: those that lost most."""
