@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
@@ -16,10 +16,9 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings, bind_inputs, check_trips
 from cleave_plan.onnx_io.bodies import Enclosing, InnerGemm, InnerWork, work_inside
 from cleave_plan.onnx_io.collector import paused
-from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.diagnosis import Diagnosis
 from cleave_plan.onnx_io.elements import dtype_of
-from cleave_plan.onnx_io.expansion import Origin, expand_fused
+from cleave_plan.onnx_io.expansion import Origin
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.gradient_names import gradient_names
 from cleave_plan.onnx_io.levels import Schedule, live_bytes, schedule
@@ -32,11 +31,10 @@ from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.rules.forms import Form
-from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors, may_be_scores
 from cleave_plan.onnx_io.traffic import bytes_moved
-from cleave_plan.onnx_io.unrolling import write_out_scans
 from cleave_plan.onnx_io.views import NodeView, views_of
+from cleave_plan.onnx_io.walked import Walked, walked
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
 
@@ -115,41 +113,23 @@ def import_model(
     if names is not None:  # its parameters and statistics are inputs too, which needs no note
         fed = names.gradients.keys() | names.statistics.keys()
         bindings = replace(bindings, defaults=tuple(name for name in bindings.defaults if name not in fed))
-    facts: dict[str, Fact] = initialiser_facts(graph, file.path) | dict(bindings.inputs)
-    walk = ShapeWalk(opsets=file.opsets, names=bindings.names, path=file.path, trips=given.trips)
-    regions = walk.run(graph, facts, nodes=file.nodes)
-    file, origins = write_out_scans(file, regions, facts, walk) if regions else (file, {})
-    if _may_expand(file.nodes):
-        expanded = expand_fused(file, facts, unique_names(file.nodes))
-        origins |= {name: origins.get(origin.name, origin) for name, origin in expanded.items()}
-    return _Importer(file, bindings, facts, walk, origins, regions).build(given)
-
-
-def _may_expand(nodes: Sequence[NodeView]) -> bool:
-    """Whether a node may stand for others: a fused one, or a dequantisation before a product."""
-    kinds = {(view.domain, view.op) for view in nodes}
-    return any(op == "DequantizeLinear" for _, op in kinds) or any(
-        operator is not None and operator.expand is not None for operator in map(OPERATORS.get, kinds)
-    )
+    return _Importer(walked(file, bindings, given.trips), bindings).build(given)
 
 
 class _Importer:
     """Puts the parts of one model together."""
 
-    def __init__(
-        self, file: ModelFile, bindings: Bindings, facts: Mapping[str, Fact], walk: ShapeWalk, origins: Mapping[str, Origin],
-        regions: Mapping[str, Region],
-    ) -> None:  # fmt: skip
-        self.origins = origins
-        self.file, self.graph, self.bindings, self.facts, self.walk = file, file.model.graph, bindings, facts, walk
+    def __init__(self, found: Walked, bindings: Bindings) -> None:
+        file, facts, self.graph = found.file, found.facts, found.file.model.graph
+        self.file, self.facts, self.walk, self.origins, self.bindings = file, facts, found.walk, found.origins, bindings
         self.where = str(file.path)
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
-        self.nodes = views_of(self.graph.node) if origins else file.nodes
+        self.nodes = views_of(self.graph.node) if found.origins else file.nodes
         self.names = unique_names(self.nodes)
         self.forms, unknown = self._forms()
         self.constants = constant_tensors(self.graph, self.nodes, bindings.inputs)
         self.learned = learned_tensors(self.graph, self.nodes, facts)
-        self.inner = self._inner(regions)
+        self.inner = self._inner(found.regions)
         self.unknown = unknown + tuple(entry for work in self.inner.values() for entry in work.unknown)
         # A node whose bodies hold GEMMs runs in their level, and what reads its results in a later one.
         working = self.forms.keys() | {index for index, work in self.inner.items() if work.gemms}

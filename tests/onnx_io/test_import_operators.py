@@ -243,3 +243,20 @@ def test_what_has_no_rule_is_listed(tmp_path: Path) -> None:
         assert f"{name}: node" in text
     assert "BiasGelu" not in text
     assert "Relu" not in text
+
+
+def test_what_the_standard_defines_by_others_is_written_out(tmp_path: Path) -> None:
+    """LinearAttention, one behind the other with absent inputs between: of each step S^T k, k v^T (both for 2 heads that keep a
+    state) and q^T S (for 4 heads), of 8 x 8; and a causal convolution of one channel a group."""
+    rule = {"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "gated_delta"}
+    nodes = [
+        node("LinearAttention", ["q", "k", "v", "", "d", "b"], ["o", "s"], name="first", **rule),
+        node("LinearAttention", ["o", "k", "v", "s", "d", "b"], ["y", "t"], name="second", **rule),
+        node("CausalConvWithState", ["k", "c"], ["z", "u"], name="causal"),
+    ]
+    inputs = [value(name, (3, 20, 16)) for name in "kvd"]
+    inputs += [value("q", (3, 20, 32)), value("b", (3, 20, 2)), value("c", (20, 1, 4))]
+    imported = load(tmp_path, model(nodes, inputs, ["y", "z"], opset=27))
+    assert not imported.workload.unrecognised
+    assert imported.workload.gemm_macs == 2 * 20 * 3 * (2 + 2 + 4) * 64 + 3 * 20 * 16 * 4
+    assert {gemm.name.split("/")[0] for gemm in imported.workload.gemms} == {"first", "second", "causal"}
