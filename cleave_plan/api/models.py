@@ -87,6 +87,7 @@ def gradient(
     freeze: Sequence[str] = (),
     batch_norm: str = "as-written",
     keep_outputs: bool = False,
+    recompute: bool = False,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     save_to: str | Path | None = None,
@@ -95,7 +96,8 @@ def gradient(
 
     ``loss``: "cross-entropy", "mse" or "output:NAME"; ``output`` is what the first two look at (default: the first output) and
     ``target`` the input for labels or values. ``parameters`` and ``freeze`` are patterns of names. ``batch_norm`` "batch": batch
-    norms normalise by the batch and give new running statistics. ``save_to``: where to write the file; weights beside
+    norms normalise by the batch and give new running statistics. ``recompute``: forward values are computed again where that
+    spares memory; ``recomputation`` of the result says how much. ``save_to``: where to write the file; weights beside
     ``model`` are not read. Raises InputFileError for an operator without a gradient rule, naming what depends on it.
     """
     from cleave_plan.onnx_io.gradient.build import gradient_model
@@ -103,7 +105,7 @@ def gradient(
     spec, options = gradient_request(
         loss=loss, target=target, output=output, ignore_index=ignore_index, label_smoothing=label_smoothing,
         class_axis=class_axis, parameters=parameters, freeze=freeze, batch_norm=batch_norm, keep_outputs=keep_outputs,
-        dims=dims, shapes=shapes,
+        recompute=recompute, dims=dims, shapes=shapes,
     )  # fmt: skip
     made = gradient_model(Path(model), spec, options)
     return made if save_to is None else made.save(Path(save_to))
@@ -121,6 +123,7 @@ def gradient_request(
     freeze: Sequence[str] = (),
     batch_norm: str = "as-written",
     keep_outputs: bool = False,
+    recompute: bool = False,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> tuple[LossSpec, GradientOptions]:
@@ -132,6 +135,7 @@ def gradient_request(
         kind=loss, output=output, target=target, ignore_index=ignore_index, label_smoothing=label_smoothing, class_axis=class_axis
     )
     options = GradientOptions(
-        only=parameters, freeze=freeze, keep_outputs=keep_outputs, batch_norm=batch_norm, dims=dims or {}, shapes=shapes or {}
-    )
+        only=parameters, freeze=freeze, keep_outputs=keep_outputs, batch_norm=batch_norm, recompute=recompute,
+        dims=dims or {}, shapes=shapes or {},
+    )  # fmt: skip
     return spec, options

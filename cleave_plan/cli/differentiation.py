@@ -39,6 +39,10 @@ def differentiation_options(*, batch_norm: str) -> Callable[[Command], Command]:
             "--batch-norm", type=click.Choice(["as-written", "batch"]), default=batch_norm, show_default=True,
             help="Batch norms normalise as the file says, or by the statistics of the batch, which then update the running ones.",
         ),
+        click.option(
+            "--recompute", is_flag=True,
+            help="Spare memory: keep forward values at a few places only, and compute those between them again on the way back.",
+        ),
     )  # fmt: skip
 
     def decorate(command: Command) -> Command:

@@ -17,6 +17,7 @@ Examples:
   cleave-plan gradient gpt.onnx --loss cross-entropy --target labels --ignore-index 0 --label-smoothing 0.1 -o step.onnx
   cleave-plan gradient segment.onnx --loss cross-entropy --class-axis 1 --batch-norm batch -o step.onnx
   cleave-plan gradient model.onnx --loss mse --output prediction --freeze "encoder.*" --keep-outputs -o step.onnx
+  cleave-plan gradient gpt.onnx --loss cross-entropy --dim batch=128 --dim seq=1024 --recompute -o step.onnx
   cleave-plan gradient model.onnx --loss output:loss --parameters "*.weight" --dim batch=8 -o step.onnx --json
 """
 

@@ -6,8 +6,9 @@ from math import prod
 from typing import Any
 
 from cleave_plan.onnx_io.gradient.build import GradientModel
+from cleave_plan.onnx_io.gradient.work import Recomputation
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet
-from cleave_plan.units import count, plural
+from cleave_plan.units import Unit, count, format_value, plural
 
 _COLUMNS = (
     Column("parameter", numeric=False), Column("shape", numeric=False), Column("elements"), Column("gradient", numeric=False),
@@ -31,8 +32,17 @@ def gradient_document(made: GradientModel, out: str) -> dict[str, Any]:
         "kept_outputs": list(names.kept),
         "constants": dict(made.constants),
         "nodes": {"forward": made.forward_nodes, "added": made.added_nodes},
+        "recomputation": _recomputation_document(made.recomputation),
         "notes": list(made.notes),
     }
+
+
+def _recomputation_document(found: Recomputation | None) -> dict[str, Any] | None:
+    """``live_bytes``: most bytes alive during a level of GEMMs, weights left out; ``plain_…``: with every forward value kept."""
+    return None if found is None else {
+        "segments": found.segments, "live_bytes": found.after.live_bytes, "plain_live_bytes": found.before.live_bytes,
+        "gemm_flop": found.after.gemm_flop, "plain_gemm_flop": found.before.gemm_flop,
+    }  # fmt: skip
 
 
 def gradient_text(made: GradientModel, screen: Screen, *, out: str) -> str:
@@ -50,6 +60,8 @@ def gradient_text(made: GradientModel, screen: Screen, *, out: str) -> str:
         facts.append(
             Fact("statistics", count(len(names.statistics)), "running statistics, each with an output for its new value")
         )
+    if made.recomputation is not None and made.recomputation.segments > 1:
+        facts += _recomputation_facts(made.recomputation)
     if made.constants:
         facts.append(Fact("constants", count(len(made.constants)), _reasons(made)))
     sheet.facts(facts)
@@ -63,6 +75,25 @@ def gradient_text(made: GradientModel, screen: Screen, *, out: str) -> str:
         sheet.notes([f"{plural(len(names.gradients) - _LISTED, 'parameter')} more: --json lists all"], label="and")
     sheet.notes(made.notes)
     return sheet.text()
+
+
+def _recomputation_facts(found: Recomputation) -> list[Fact]:
+    before, after = found.before, found.after
+    return [
+        Fact(
+            "live memory", _size(after.live_bytes),
+            f"at most at once, weights left out; {_size(before.live_bytes)} with all forward values kept, of which "
+            f"{found.segments - 1} of {plural(found.segments, 'segment')} are now computed twice",
+        ),
+        Fact(
+            "GEMM work", format_value(after.gemm_flop, Unit.FLOP),
+            f"{after.gemm_flop / before.gemm_flop:.2f} x the {format_value(before.gemm_flop, Unit.FLOP)} with all values kept",
+        ),
+    ]  # fmt: skip
+
+
+def _size(found: int | None) -> str:
+    return "not known" if found is None else format_value(found, Unit.BYTES)
 
 
 def _reasons(made: GradientModel) -> str:

@@ -48,7 +48,8 @@ class Trainer:
         initial, statistics = step.initial()
         shards = shards_of(plan, step.imported.workload, elements_of(initial))
         self._parameters = Parameters(initial, statistics, shards, settings, session.share)
-        self._notes: list[str] = []
+        recomputation = step.gradient.recomputation
+        self._notes: list[str] = [] if recomputation is None else [recomputation.sentence]
         self._identity: dict[str, Any] = {}
         self._workers = 0
         self._run_notes: dict[str, None] = {}

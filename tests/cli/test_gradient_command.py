@@ -9,6 +9,8 @@ import onnx
 import pytest
 from cli_cases import Files, cleave
 
+from models.registry import build
+
 
 def test_a_training_graph(files: Files, tmp_path: Path) -> None:
     """The report names loss, targets and gradients; the file passes the checker."""
@@ -35,6 +37,20 @@ def test_every_option_in_json(files: Files, tmp_path: Path) -> None:
     assert document["kept_outputs"] == ["logits"]
     assert {parameter["name"] for parameter in document["parameters"]} == {"fc1.weight", "fc2.weight"}
     assert document["constants"]["fc1.bias"] == "frozen"
+
+
+def test_memory_for_work(tmp_path: Path) -> None:
+    """Both figures with their units, before and after."""
+    model, out = tmp_path / "gpt.onnx", tmp_path / "step.onnx"
+    model.write_bytes(build("gpt-tiny").SerializeToString())
+    arguments = ["gradient", model, "--loss", "cross-entropy", "--dim", "batch=8", "--dim", "seq=32", "--recompute", "-o", out]
+    result = cleave(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "with all forward values kept" in result.stdout
+    assert "FLOP with all values kept" in " ".join(result.stdout.split())
+    found = json.loads(cleave(*arguments, "--json").stdout)["recomputation"]
+    assert found["live_bytes"] < found["plain_live_bytes"]
+    assert found["gemm_flop"] > found["plain_gemm_flop"]
 
 
 @pytest.mark.parametrize(

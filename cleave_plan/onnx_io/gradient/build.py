@@ -16,12 +16,16 @@ from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.external import is_external
 from cleave_plan.onnx_io.facts import Fact, type_of_fact
 from cleave_plan.onnx_io.gradient.choice import choose
+from cleave_plan.onnx_io.gradient.cuts import choose_cuts
 from cleave_plan.onnx_io.gradient.forward import MODES, train_batch_norms, updated_statistics, write_forward
 from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_squared_error, scalar_output, target_fact
 from cleave_plan.onnx_io.gradient.modern import modernise
+from cleave_plan.onnx_io.gradient.notes import notes_of
+from cleave_plan.onnx_io.gradient.recompute import Copies, values_of
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.ties import retie
+from cleave_plan.onnx_io.gradient.work import Recomputation, work_of
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
 from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
@@ -42,13 +46,15 @@ class GradientOptions:
 
     ``only`` and ``freeze``: patterns of parameters' names (:func:`cleave_plan.onnx_io.gradient.choice.choose`). ``keep_outputs``:
     whether the forward model's outputs stay outputs. ``batch_norm``: "as-written", or "batch" to normalise by the
-    batch whatever the file says. ``dims`` and ``shapes`` bind sizes, which are then fixed in the file.
+    batch whatever the file says. ``recompute``: compute forward values again where that lowers what is alive at once
+    (:mod:`cleave_plan.onnx_io.gradient.recompute`). ``dims`` and ``shapes`` bind sizes, which are then fixed in the file.
     """
 
     only: Sequence[str] = ()
     freeze: Sequence[str] = ()
     keep_outputs: bool = False
     batch_norm: str = "as-written"
+    recompute: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -60,7 +66,8 @@ class GradientModel:
     ``names``: what its tensors are called; ``inputs`` those that a caller feeds; ``shapes``: of the parameters, -1 where not
     known. ``folder``: that of the forward model. ``ties``: initialisers of it that are a parameter's transpose here.
     ``constants``: floating-point initialisers without a gradient, with the reason. ``notes``: sentences that a user must see.
-    ``forward_nodes`` and ``added_nodes``: how large it is.
+    ``forward_nodes`` and ``added_nodes``: how large it is. ``recomputation``: what computing forward values again changes, None
+    where it was not asked for.
     """
 
     model: onnx.ModelProto
@@ -73,6 +80,7 @@ class GradientModel:
     notes: tuple[str, ...]
     forward_nodes: int
     added_nodes: int
+    recomputation: Recomputation | None = None
 
     def save(self, path: Path) -> GradientModel:
         """Write the file beside its place and rename it; weights beside the forward model are referred to, not copied.
@@ -107,8 +115,22 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
         builder = _Builder(file, loss, options, statistics, ties)
         op_types = can_be_written_out(without_rule(builder.nodes, builder.paths), opset)
         if not op_types:
-            return builder.build()
+            return _with_recomputation(builder) if options.recompute else builder.build()
         file = written_out(file, op_types, builder.writer.walk, builder.writer.facts)
+
+
+def _with_recomputation(builder: _Builder) -> GradientModel:
+    """The gradient file that computes forward values again, or the plain one (and a note) where that spares no memory."""
+    plain = builder.build()
+    cuts = builder.cuts()
+    before = work_of(plain.model, builder.file.path)
+    if cuts:
+        made = builder.anew(cuts).build()
+        found = Recomputation(segments=len(cuts) + 1, before=before, after=work_of(made.model, builder.file.path))
+        if found.worthwhile:
+            return replace(made, recomputation=found)
+    kept = Recomputation(segments=1, before=before, after=before)
+    return replace(plain, recomputation=kept, notes=(*plain.notes, kept.sentence))
 
 
 def _prepare_batch_norms(graph: onnx.GraphProto, options: GradientOptions) -> dict[str, str]:
@@ -122,12 +144,17 @@ def _prepare_batch_norms(graph: onnx.GraphProto, options: GradientOptions) -> di
 
 
 class _Builder:
-    """Puts one gradient file together: ``nodes`` are the forward ones that it needs, ``paths`` what a gradient passes."""
+    """Puts one gradient file together: ``nodes`` are the forward ones that it needs, ``paths`` what a gradient passes.
+
+    ``recomputed``: indices of the nodes behind which their segments end (:meth:`cuts`); none where all values are kept.
+    """
 
     def __init__(
-        self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str], ties: Mapping[str, str]
+        self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str], ties: Mapping[str, str],
+        recomputed: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.file, self.loss, self.options, self.ties = file, loss, options, ties
+        self.all_statistics, self.recomputed = statistics, recomputed
         self.graph = file.model.graph
         self.where = str(file.path)
         self.bindings: Bindings = bind_inputs(self.graph, int(file.model.ir_version), options.dims, options.shapes)
@@ -143,6 +170,10 @@ class _Builder:
         self.views = views_of(self.graph.node)
         needed = pruned(self.views, {self.source, *self.kept})
         self.nodes = [self.graph.node[index] for index in needed]
+        if options.recompute:  # rules add outputs to nodes, and a second builder begins with the file's
+            self.nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self.nodes]
+        self.constant = constant_tensors(self.graph, self.views, self.bindings.inputs)
+        self.forward_nodes = 0
         self.paths = paths(self.nodes, self.writer, self.wanted, [self.source])
         made = {name for node in self.nodes for name in node.output}
         self.statistics = {name: output for name, output in statistics.items() if output in made}
@@ -158,10 +189,11 @@ class _Builder:
                 expected="floating-point initialisers on the way to the loss", remedy="see --parameters and --output",
             )  # fmt: skip
         write_forward(self.nodes, self.writer)
-        forward_nodes = len(self.writer.nodes)
+        forward_nodes = self.forward_nodes = len(self.writer.nodes)
         loss, seed, target = self._loss(self.source)
-        constant = constant_tensors(self.graph, self.views, self.bindings.inputs)
-        tape = Tape(nodes=self.nodes, writer=self.writer, constant=constant.__contains__, where=self.where)
+        constant = self.constant.__contains__
+        copies = Copies(self.nodes, self.recomputed, self.writer, constant)
+        tape = Tape(nodes=self.nodes, writer=self.writer, constant=constant, where=self.where, read_from=copies.read_from)
         gradients = tape.run({self.source: seed}, wanted, self.paths)
         names = GradientNames(
             loss=self._named(loss, "loss"),
@@ -172,14 +204,27 @@ class _Builder:
             forward_sha256=self.file.sha256,
         )
         model = self._model(names, wanted)
+        notes = notes_of(wanted, detached, self.ties, self.nodes)
+        if any(node.op_type == "BatchNormalization" for node in self.writer.nodes) and not self.statistics:
+            notes.append("batch norms use their running statistics, as the file is written; --batch-norm batch trains them")
         given = {tensor.name for tensor in model.graph.initializer}
         return GradientModel(
-            model=model, names=names, notes=tuple(self._notes(detached, wanted)), folder=self.file.path.parent, ties=self.ties,
+            model=model, names=names, notes=tuple(notes), folder=self.file.path.parent, ties=self.ties,
             constants=self.constants | dict.fromkeys(detached, "the loss does not depend on it"),
             inputs=tuple(value.name for value in model.graph.input if value.name not in given),
             shapes={name: self._sizes(name) for name in wanted},
-            forward_nodes=forward_nodes, added_nodes=len(self.writer.nodes) - forward_nodes,
+            forward_nodes=forward_nodes, added_nodes=len(model.graph.node) - forward_nodes,
         )  # fmt: skip
+
+    def cuts(self) -> tuple[int, ...]:
+        """Where segments of forward values that are computed again should end, as the file that was built reads them."""
+        read = frozenset(name for view in views_of(self.writer.nodes[self.forward_nodes :]) for name in view.reads)
+        views, ends = views_of(self.nodes), frozenset((self.source, *self.kept))
+        return choose_cuts(views, values_of(views, self.writer, self.constant.__contains__, read, ends))
+
+    def anew(self, recomputed: Sequence[int]) -> _Builder:
+        """A builder of the same file with other segments."""
+        return _Builder(self.file, self.loss, self.options, self.all_statistics, self.ties, recomputed)
 
     def _loss_source(self, outputs: Sequence[str]) -> str:
         """The forward output that the loss looks at."""
@@ -215,24 +260,6 @@ class _Builder:
         self.writer.facts[name] = Fact(elem=tensor.elem, shape=tensor.shape)
         return name
 
-    def _notes(self, detached: Sequence[str], wanted: Sequence[str]) -> list[str]:
-        notes = []
-        if detached:
-            notes.append(f"the loss does not depend on {_listed(detached)}: no gradient is given")
-        notes += [
-            f"{copy} is {table} transposed, as exporters untie a head from its embedding: trained as one"
-            for copy, table in self.ties.items()
-        ]
-        shared = [name for name, number in _readers(wanted, self.nodes).items() if number > 1]
-        if shared:
-            notes.append(
-                f"{_listed(shared)}: read by several nodes, so the gradient is the sum of theirs (tied weights; but exporters "
-                "also merge parameters that happen to be equal, such as the scales of untrained norms)"
-            )
-        if any(node.op_type == "BatchNormalization" for node in self.writer.nodes) and not self.statistics:
-            notes.append("batch norms use their running statistics, as the file is written; --batch-norm batch trains them")
-        return notes
-
     def _model(self, names: GradientNames, wanted: Sequence[str]) -> onnx.ModelProto:
         model, graph = onnx.ModelProto(), self.graph
         model.CopyFrom(onnx.ModelProto(opset_import=self.file.model.opset_import))
@@ -240,6 +267,9 @@ class _Builder:
         model.producer_name = PRODUCER
         nodes = [node for node in self.writer.nodes if node.op_type == "Constant"]
         nodes += [node for node in self.writer.nodes if node.op_type != "Constant"]
+        outputs = [names.loss, *names.gradients.values(), *names.statistics.values(), *names.kept]
+        if self.recomputed:  # of a copy, only what a rule reads
+            nodes = [nodes[index] for index in pruned(views_of(nodes), outputs)]
         model.graph.name = f"{graph.name or 'model'}.gradient"
         model.graph.node.extend(nodes)
         used = {name for view in views_of(nodes) for name in view.reads}
@@ -248,7 +278,6 @@ class _Builder:
         inputs = [name for name in self.bindings.inputs if name in used]
         if names.target and names.target not in inputs:
             inputs.append(names.target)
-        outputs = [names.loss, *names.gradients.values(), *names.statistics.values(), *names.kept]
         sources = graph_sources(model.graph)
         fed = [name for name in (*wanted, *names.statistics) if name in sources]
         model.graph.input.extend(self._info(name) for name in dict.fromkeys([*inputs, *fed]))
@@ -261,16 +290,3 @@ class _Builder:
 
     def _info(self, name: str) -> onnx.ValueInfoProto:
         return onnx.ValueInfoProto(name=name, type=type_of_fact(self.writer.fact(name)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _readers(names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
-    """How many nodes read each tensor."""
-    count = dict.fromkeys(names, 0)
-    for node in nodes:
-        for name in set(node.input) & count.keys():
-            count[name] += 1
-    return count
