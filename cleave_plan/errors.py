@@ -73,6 +73,12 @@ class ExecutionError(CleaveError):
     exit_code = 5
 
 
+class RunInterruptedError(CleaveError):
+    """A run that was told to end (Ctrl-C, a kill), and what is kept of it (exit 130)."""
+
+    exit_code = 130
+
+
 class MissingFigureError(CleaveError):
     """A figure that nobody measured, specified or assumed was needed (exit 4: the fleet or profile lacks it)."""
 

@@ -47,6 +47,7 @@ def train(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
     resume: bool = False,
+    stoppable: bool = False,
     workers: int | None = None,
     runtime: str = "auto",
     progress: Progress = silent,
@@ -59,11 +60,12 @@ def train(
     name "target"); or an iterable of batches, each a mapping of the inputs' arrays. ``plan``: one for a training step of what
     :func:`gradient` makes of the model with the same options (default: made here). ``save_to``: where the model with the trained
     weights is written. ``metrics``: a file of JSON lines, one a step. ``checkpoint``: a folder, written every
-    ``checkpoint_every`` steps; ``resume`` goes on from the newest good one. ``differentiation``: further arguments of
+    ``checkpoint_every`` steps; ``resume`` goes on from the newest good one; ``stoppable``: SIGINT and SIGTERM end the run after
+    a step, with a checkpoint (in the main thread only). ``differentiation``: further arguments of
     :func:`gradient`.
 
     Raises InfeasibleError when no plan exists, InputFileError for files and data that do not fit, UsageError for settings that
-    cannot be or are another run's, ExecutionError when the run cannot be finished.
+    cannot be or are another run's, ExecutionError when the run cannot be finished, RunInterruptedError when it was stopped.
     """
     from cleave_plan.api.models import gradient_request
     from cleave_plan.execution.engines.choice import engine_named
@@ -79,6 +81,7 @@ def train(
     settings = settings or Settings()
     duration = Duration(
         steps=steps, metrics=None if metrics is None else Path(metrics), resume=resume, checkpoint_every=checkpoint_every,
+        stoppable=stoppable,
         checkpoints=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     step = training_step(

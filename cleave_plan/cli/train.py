@@ -89,7 +89,8 @@ def train(
     """Train MODEL on D.npz: exact synchronous steps, each product cut over the devices as the plan says.
 
     Parameters and the optimizer's state live on the servers, so that nothing is lost with a device. OUT.onnx is MODEL with
-    trained weights. Times are those of this machine, whose processes play the devices.
+    trained weights. Times are those of this machine, whose processes play the devices. With --checkpoint, Ctrl-C and SIGTERM end
+    the run after the step under way (exit code 130), and --resume goes on from there.
     """
     from cleave_plan.api import load_fleet, load_plan, training_settings
     from cleave_plan.api import train as run_training
@@ -104,7 +105,8 @@ def train(
             model, load_fleet(fleet_file), data, steps=steps, settings=settings, save_to=out, metrics=metrics,
             plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime,
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, progress=progress, **differentiation,
+            checkpoint_every=checkpoint_every, resume=resume, stoppable=checkpoint is not None, progress=progress,
+            **differentiation,
         )  # fmt: skip
     if as_json:
         emit_json(training_document(result, out=str(out)))

@@ -18,8 +18,9 @@ class Duration:
     """How long a run is, and what it leaves on the way.
 
     ``steps``: the last step's number. ``metrics``: a file of JSON lines. ``checkpoints``: their folder, one is written after each
-    ``checkpoint_every`` steps and after the last. ``resume``: go on from the newest good one. Raises UsageError when there is no
-    folder to resume from.
+    ``checkpoint_every`` steps and after the last. ``resume``: go on from the newest good one. ``stoppable``: SIGINT and SIGTERM
+    end the run after the step under way, with a checkpoint (only in the main thread). Raises UsageError when there is no folder
+    to resume from, or to stop into.
     """
 
     steps: int
@@ -27,8 +28,11 @@ class Duration:
     checkpoints: Path | None = None
     checkpoint_every: int = 100
     resume: bool = False
+    stoppable: bool = False
 
     def __post_init__(self) -> None:
+        if self.stoppable and self.checkpoints is None:
+            raise UsageError("a run that can be stopped needs a place for its state", expected="a folder of checkpoints")
         if self.resume and self.checkpoints is None:
             raise UsageError("no folder to resume from", where="--resume", expected="--checkpoint DIR with it")
 

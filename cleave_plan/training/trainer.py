@@ -13,11 +13,12 @@ import platform
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cleave_plan.errors import ExecutionError, UsageError
+from cleave_plan.errors import ExecutionError, RunInterruptedError, UsageError
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.incidents import Incident
 from cleave_plan.execution.server import RunResult
@@ -28,6 +29,7 @@ from cleave_plan.plan.planfile import plan_document
 from cleave_plan.progress import Progress, silent
 from cleave_plan.training.checkpoint import Checkpoint, CheckpointFolder, Found, checkpoints_in
 from cleave_plan.training.data import Batches
+from cleave_plan.training.interruption import interruptions
 from cleave_plan.training.metrics import MetricsFile
 from cleave_plan.training.ownership import shards_of
 from cleave_plan.training.parameters import Parameters, elements_of
@@ -58,7 +60,8 @@ class Trainer:
         """Train; the result has the values of the last step.
 
         Raises UsageError for a folder of checkpoints that is another run's, InputFileError when none in it is whole or the data
-        ends, ExecutionError when devices are gone for good, a loss or gradient is not finite, or a file cannot be written.
+        ends, ExecutionError when devices are gone for good, a loss or gradient is not finite, or a file cannot be written,
+        RunInterruptedError after the last step's checkpoint when a signal has come.
         """
         begin = time.perf_counter()
         workload = self._step.imported.workload
@@ -75,6 +78,7 @@ class Trainer:
             metrics = None
             if duration.metrics is not None:
                 metrics = stack.enter_context(MetricsFile(duration.metrics, kept=first))
+            came = stack.enter_context(interruptions()) if duration.stoppable else lambda: ""
             reports = []
             for number in range(first, duration.steps):
                 report = self._one(number, duration.steps)
@@ -82,8 +86,12 @@ class Trainer:
                 if metrics is not None:
                     metrics.write(self._line(report))
                 progress(number + 1, duration.steps, self._label(report))
-                if folder is not None and (report.step % duration.checkpoint_every == 0 or report.step == duration.steps):
+                stopped = came() if report.step < duration.steps else ""
+                due = report.step % duration.checkpoint_every == 0 or report.step == duration.steps
+                if folder is not None and (due or stopped):
                     written = folder.write(self._checkpoint(report.step))
+                if stopped:
+                    raise _interrupted(stopped, report.step, duration.steps, written)
             return TrainingResult(
                 first_step=first + 1, steps=tuple(reports), samples=self._samples, tokens=self._tokens,
                 seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._parameters.bytes_of(),
@@ -211,6 +219,13 @@ class Trainer:
     def _label(self, report: StepReport) -> str:
         done, unit = (self._samples, "samples") if self._tokens is None else (self._tokens, "tokens")
         return f"loss {report.loss:.4f}, {done / report.seconds:,.0f} {unit}/s"
+
+
+def _interrupted(name: str, step: int, steps: int, written: Path | None) -> RunInterruptedError:
+    return RunInterruptedError(
+        f"ended by {name} after step {step} of {steps}, which is kept", where=str(written),
+        remedy="go on with the same command and --resume",
+    )  # fmt: skip
 
 
 def _added(total: Mapping[str, Array], gradients: Mapping[str, Array], *, keep: bool) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_cases import Files
 
@@ -113,3 +114,34 @@ def test_ctrl_c_ends_the_workers(files: Files) -> None:
     assert process.returncode == 130
     assert (out, complaints.strip()) == ("", "cleave-plan: error: interrupted")
     assert all_end(workers)
+
+
+@needs_proc
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_training_ends_with_a_checkpoint(files: Files, how: signal.Signals, tmp_path: Path) -> None:
+    """The step under way is finished and kept, though no checkpoint was due; the same command goes on with the next one."""
+    rng = np.random.default_rng(0)
+    data, metrics = tmp_path / "data.npz", tmp_path / "metrics.jsonl"
+    np.savez(data, x=rng.standard_normal((64, 256)).astype(np.float32), target=rng.integers(0, 10, 64))
+    command: list[str | Path] = [
+        "train", files.model, "--dim", "batch=64", "--loss", "cross-entropy", "--fleet", files.fleet, "--data", data,
+        "--metrics", metrics, "--checkpoint", tmp_path / "run", "--checkpoint-every", "1000000", "-o", tmp_path / "out.onnx",
+    ]  # fmt: skip
+    with started(*command, "--steps", "1000000") as process:
+        workers = children(process)
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit and process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.01)
+        process.send_signal(how)
+        out, complaints = process.communicate(timeout=LIMIT_S)
+    reached = len(metrics.read_text().splitlines())
+    assert (process.returncode, out) == (130, "")
+    assert (
+        f"ended by {how.name} after step {reached} of 1000000, which is kept; go on with the same command and --resume"
+        in complaints
+    )
+    assert [path.name for path in (tmp_path / "run").glob("step-*")] == [f"step-{reached:08}.npz"]
+    assert all_end(workers)
+    with started(*command, "--steps", str(reached + 1), "--resume", "--json") as process:
+        document = json.loads(process.communicate(timeout=LIMIT_S)[0])
+    assert (process.returncode, document["first_step"], document["last_step"]) == (0, reached + 1, reached + 1)
