@@ -136,12 +136,12 @@ def test_training_ends_with_a_checkpoint(files: Files, how: signal.Signals, tmp_
         out, complaints = process.communicate(timeout=LIMIT_S)
     reached = len(metrics.read_text().splitlines())
     assert (process.returncode, out) == (130, "")
-    assert (
-        f"ended by {how.name} after step {reached} of 1000000, which is kept; go on with the same command and --resume"
-        in complaints
-    )
+    kept = f"ended by {how.name} after step {reached} of 1000000, which is kept"
+    assert f"{kept}; go on with the same command and --resume" in complaints
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == [f"step-{reached:08}.npz"]
     assert all_end(workers)
+    if how is signal.SIGTERM:
+        return  # to go on once is enough
     with started(*command, "--steps", str(reached + 1), "--resume", "--json") as process:
         document = json.loads(process.communicate(timeout=LIMIT_S)[0])
     assert (process.returncode, document["first_step"], document["last_step"]) == (0, reached + 1, reached + 1)
