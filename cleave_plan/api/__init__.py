@@ -40,6 +40,7 @@ from cleave_plan.api.runs import (
     simulate_churn,
     simulate_plan,
     verify_run,
+    write_run_trace,
     write_simulation_trace,
 )
 from cleave_plan.api.training import train, training_settings
@@ -83,5 +84,6 @@ __all__ = [
     "verify_run",
     "with_servers",
     "write_page",
+    "write_run_trace",
     "write_simulation_trace",
 ]

@@ -235,6 +235,13 @@ def write_simulation_trace(done: Simulation, plan: Plan, path: str | Path) -> in
     return write_trace(Path(path), simulation_spans(done, plan.device_names), process=f"{plan.model.name} over {plan.fleet.name}")
 
 
+def write_run_trace(done: RunResult, plan: Plan, path: str | Path) -> int:
+    """Write a run as a Perfetto trace; the number of slices. Raises as :func:`write_simulation_trace` does."""
+    from cleave_plan.report.trace import run_spans, write_trace
+
+    return write_trace(Path(path), run_spans(done), process=f"{plan.model.name} over {plan.fleet.name}")
+
+
 def compare_strategies(
     workload: Workload,
     fleet: Fleet,

@@ -18,6 +18,7 @@ Examples:
   cleave-plan run plan.json --model model.onnx --reproducible --integrity on --outputs y.npz
   cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --engine ray --fleet fleet.yaml --record run.json
+  cleave-plan run plan.json --model model.onnx --record run.json --trace run.pftrace
   cleave-plan run plan.json --model model.onnx --seed 7 --workers 2 --runtime reference --verify --json
 """
 
@@ -59,6 +60,7 @@ Examples:
     help="With --emulate: seconds here for one of the fleet's. Default: found by a rehearsal.",
 )
 @click.option("--record", metavar="RUN.json", type=output_file, help="Where to write what --json prints.")
+@click.option("--trace", "trace_file", metavar="T.pftrace", type=output_file, help="Write the run for ui.perfetto.dev.")
 @click.option("--verify", is_flag=True, help="Compare with the unsplit model; exit code 1 beyond tolerance.")
 @json_option
 def run(
@@ -76,6 +78,7 @@ def run(
     fleet_file: Path | None,
     scale: float | None,
     record: Path | None,
+    trace_file: Path | None,
     verify: bool,
     as_json: bool,
 ) -> None:
@@ -96,6 +99,7 @@ def run(
         load_plan,
         save_outputs,
         verify_run,
+        write_run_trace,
     )
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.run import run_document, run_text, verdict
@@ -128,6 +132,8 @@ def run(
     document = run_document(result, verification, inputs=origin, outputs=written, comparison=comparison)
     if record is not None:
         write_json(document, record)
+    if trace_file is not None:
+        write_run_trace(result, plan, trace_file)
     if as_json:
         emit_json(document)
     else:

@@ -15,7 +15,7 @@ from cleave_plan.execution.engines.emulated import EmulatedEngine
 from cleave_plan.execution.prices import FleetPrices, PredictedLevel
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
-from cleave_plan.execution.tiles import LevelTiming
+from cleave_plan.execution.tally import LevelTiming
 from cleave_plan.execution.truth import Comparison, compare
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Plan

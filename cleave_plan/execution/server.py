@@ -12,7 +12,8 @@ from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.incidents import Incident
 from cleave_plan.execution.inspection import Inspector
-from cleave_plan.execution.tiles import LevelRun, LevelTiming, Tally
+from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
+from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
@@ -35,6 +36,7 @@ class RunResult:
     devices share; a GEMM counts as on devices when any tile of it is. ``runtime`` ran the server's nodes; ``notes`` are
     sentences about what else had to. ``incidents``: what happened to devices on the way, and where their tiles went.
     ``tiles_checked`` tiles of devices were checked, which took the server ``check_s`` seconds; ``reproducible``: in fixed blocks.
+    ``tile_times``: when each tile was there, in the order of their coming.
     """
 
     outputs: Mapping[str, Value]
@@ -55,6 +57,7 @@ class RunResult:
     tiles_checked: int = 0
     check_s: float = 0.0
     reproducible: bool = False
+    tile_times: tuple[TileTime, ...] = ()
 
 
 class Walk:
@@ -137,6 +140,7 @@ class Walk:
             workers=workers, runtime=self._runtime.name, notes=self._runtime.notes,
             incidents=self._tally.journal.incidents, tiles_checked=self._inspector.tiles, check_s=self._inspector.seconds,
             reproducible=any(place.grid is not None for place in self._placed.values()),
+            tile_times=tuple(self._tally.tile_times),
         )  # fmt: skip
 
     def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:

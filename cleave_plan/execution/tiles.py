@@ -9,54 +9,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.assembly import Assembly
 from cleave_plan.execution.engines.base import Engine, Event, Failed, Finished, Joined, Lost, Task
-from cleave_plan.execution.incidents import Incident, Journal, Key, Kind
+from cleave_plan.execution.incidents import Incident, Key, Kind
 from cleave_plan.execution.inspection import Inspector
 from cleave_plan.execution.recovery import cut_anew
+from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.watch import Watch, work_of
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.products import Operands
 from cleave_plan.progress import Progress, silent
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What was done so far: tiles of devices, tiles of the server, bytes down and up, seconds by device, and what went wrong.
-
-    ``began``: when the batch did, by time.perf_counter().
-    """
-
-    tiles: int = 0
-    at_home: int = 0
-    down: int = 0
-    up: int = 0
-    device_s: dict[str, float] = field(default_factory=dict)
-    journal: Journal = field(default_factory=Journal)
-    began: float = field(default_factory=time.perf_counter)
-
-    def count(self, finished: Finished) -> None:
-        """Add a tile of a device."""
-        self.tiles, self.down, self.up = self.tiles + 1, self.down + finished.bytes_down, self.up + finished.bytes_up
-        device = finished.task.device
-        self.device_s[device] = self.device_s.get(device, 0.0) + finished.seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelTiming:
-    """How long a level took from its first tile's leaving: ``seconds`` until all results were put together, ``device_s`` until
-    the last result of each device was there. A level that the server does alone has no devices and takes what its GEMMs take.
-    ``start_s``: when it began, seconds since the batch did.
-    """
-
-    seconds: float
-    device_s: Mapping[str, float]
-    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +57,7 @@ class LevelRun:
         self._began = time.perf_counter()
         self._sent = False
         self._device_s: dict[str, float] = {}
+        self._sent_at: dict[Key, float] = {}
         watch.begin()
 
     @property
@@ -170,7 +138,7 @@ class LevelRun:
         task, now = event.task, time.perf_counter()
         self._out.pop((task.job, task.tile), None)
         self._watch.answered(task, now)
-        self._device_s[task.device] = now - self._began
+        self._time(event, now)
         goal, part = self._goal(task), self._parts[task.job]
         if not self._wanted(task.job, goal):
             return
@@ -183,6 +151,19 @@ class LevelRun:
         self._tally.count(event)
         self._tally.journal.done((task.job, goal), self._at_s())
         self._progress(self._tally.tiles, max(self._total, self._tally.tiles), self._label)
+
+    def _time(self, event: Finished, now: float) -> None:
+        """Write down when a tile was there."""
+        task, zero = event.task, self._tally.began
+        before = self._began + self._device_s.get(task.device, -math.inf)
+        start = max(before, self._sent_at.pop((task.job, task.tile), self._began))
+        self._device_s[task.device] = now - self._began
+        self._tally.tile_times.append(
+            TileTime(
+                task.device, self._parts[task.job].placed.gemm.name, self._index, start - zero, now - zero, event.seconds,
+                event.bytes_down, event.bytes_up,
+            )
+        )  # fmt: skip
 
     def _refuse(self, task: Task, flaw: str) -> None:
         """A device lied: it is excluded, and its tile computed by others; what else it owes comes back with its loss."""
@@ -253,7 +234,8 @@ class LevelRun:
         except KeyError:
             return False
         self._out[task.job, task.tile] = task
-        self._watch.sent(task, time.perf_counter())
+        now = self._sent_at[task.job, task.tile] = time.perf_counter()
+        self._watch.sent(task, now)
         return True
 
     def _at_s(self) -> float:

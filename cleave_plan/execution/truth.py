@@ -8,7 +8,7 @@ from statistics import median
 
 from cleave_plan.execution.pacing import Phase
 from cleave_plan.execution.prices import FleetPrices
-from cleave_plan.execution.tiles import LevelTiming
+from cleave_plan.execution.tally import LevelTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Perfetto traces (https://perfetto.dev): who did what when, for the viewer at ui.perfetto.dev or its command-line tools.
 
-A trace has one process and a track for each device, one for the levels and one for the server's operators. Slices on a track
-nest: a tile's slice holds the slices of its phases. Times are seconds from the start of the run or simulation, written as
-nanoseconds of the trace's own clock. Written with the protocol buffers of the ``perfetto`` package (extra ``trace``).
+A trace has one process and a track for each device, one for the levels, one for the server's operators, and one for each
+incident of a run. Slices on a track nest: a simulated tile's slice holds the slices of its phases. Times are seconds from the
+start of the run or simulation, written as nanoseconds of the trace's own clock. Written with the protocol buffers of the
+``perfetto`` package (extra ``trace``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from cleave_plan.atomic import beside
 from cleave_plan.errors import UsageError
+from cleave_plan.execution.server import RunResult
 from cleave_plan.simulation.run import Moment, Simulation
 
 LEVELS, OPERATORS = "levels", "server operators"
@@ -129,6 +131,31 @@ class _Writer:
 
 def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
+
+
+def run_spans(done: RunResult) -> Iterator[Span]:
+    """The slices of a run: levels, the server's operators between them, tiles on their devices until they were there, incidents
+    until they were made good."""
+    clock = 0.0
+    for index, timing in enumerate(done.timings):
+        if timing.start_s > clock:
+            yield Span(track=OPERATORS, name="operators", start_s=clock, stop_s=timing.start_s)
+        clock = timing.start_s + timing.seconds
+        yield Span(track=LEVELS, name=f"level {index}", start_s=timing.start_s, stop_s=clock)
+    if done.seconds > clock:
+        yield Span(track=OPERATORS, name="operators", start_s=clock, stop_s=done.seconds)
+    for tile in done.tile_times:
+        yield Span(
+            track=tile.device, name=tile.gemm, start_s=tile.start_s, stop_s=tile.stop_s,
+            details={
+                "level": tile.level, "multiplying s": tile.multiply_s, "bytes down": tile.bytes_down, "bytes up": tile.bytes_up
+            },
+        )  # fmt: skip
+    for place, incident in enumerate(done.incidents):
+        yield Span(
+            track=f"incident {place + 1}", name=f"{incident.kind.value} {', '.join(incident.devices)}", start_s=incident.at_s,
+            stop_s=incident.at_s + max(incident.recovery_s or 0.0, incident.replan_s), details={"seen": incident.reason},
+        )  # fmt: skip
 
 
 def simulation_spans(done: Simulation, device_names: Sequence[str]) -> Iterator[Span]:

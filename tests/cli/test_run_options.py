@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from cli_cases import FLEET, Files, cleave
+from trace_cases import decoded
 
 
 def test_reproducible_runs_of_two_plans(tmp_path: Path, files: Files) -> None:
@@ -33,3 +34,25 @@ def test_returned_tiles_are_checked_when_asked(files: Files) -> None:
     assert documents[1]["tiles"] > 0
     assert "tiles that devices returned" in cleave(*run, "--integrity", "on").stdout
     assert cleave(*run, "--integrity", "perhaps").exit_code == 2
+
+
+def test_a_run_traced(tmp_path: Path, files: Files) -> None:
+    """A track for each device that worked, with a slice for each tile inside its level; between levels the server works."""
+    trace = tmp_path / "run.pftrace"
+    done = cleave("run", files.plan, "--model", files.model, "--workers", "2", "--trace", trace, "--json")
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    tracks, _ = decoded(trace)
+    levels = tracks.pop("levels")
+    assert [name for name, *_ in levels] == [f"level {place}" for place in range(len(document["levels"]))]
+    ends = [0, *(stop for *_, stop in levels)]
+    assert all(start >= end for (_, _, start, _), end in zip(levels, ends, strict=False))
+    assert tracks.pop("server operators")[-1][-1] <= document["seconds"] * 1e9 + 1
+    told = [tracks.pop(f"incident {place + 1}") for place, _ in enumerate(document["incidents"])]  # a busy machine may be late
+    assert set(tracks) >= set(document["device_s"])
+    tiles = [tile for slices in tracks.values() for tile in slices]
+    assert len(tiles) >= document["tiles"]
+    assert len(tiles) == document["tiles"] or told
+    for _, depth, start, stop in tiles:
+        assert depth == 0
+        assert any(begin <= start <= stop <= end for _, _, begin, end in levels)

@@ -20,7 +20,7 @@ from cleave_plan.execution.engines.emulated import EmulatedEngine
 from cleave_plan.execution.inputs import random_inputs
 from cleave_plan.execution.prices import FleetPrices, PredictedLevel
 from cleave_plan.execution.session import Session
-from cleave_plan.execution.tiles import LevelTiming
+from cleave_plan.execution.tally import LevelTiming
 from cleave_plan.fleet.device import Device, Fleet, Server
 from cleave_plan.onnx_io.importer import load_model
 from cleave_plan.plan.objective import Recount
