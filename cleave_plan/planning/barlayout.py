@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cleave_plan.planning.groups import SQUARE
 from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.strips import Sides, trace, widest_cover, width_grid
 from cleave_plan.planning.terms import Terms
@@ -72,12 +73,14 @@ class Strips:
     share: float
 
     def slack(self, budget: Floats, limit: Floats) -> float:
-        """Mean (h + w)/sqrt(hw) of the footprints, in bytes (2 for squares), weighted by what they cover."""
+        """Mean (h + w)/sqrt(hw) of the footprints, in bytes (2 for squares), weighted by what they cover; 2 where none does."""
         strip = np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
         w = np.maximum(self.widths[strip], 1e-12)
         h = self.plane.heights(budget[self.order], limit[self.order], w)
         kept = h > 0
         h, w = h[kept], w[kept]
+        if len(h) == 0:
+            return SQUARE
         around = (self.plane.a * h + self.plane.b * w) / np.sqrt(self.plane.a * self.plane.b * h * w)
         return float((around * h * w).sum() / max((h * w).sum(), 1e-300))
 

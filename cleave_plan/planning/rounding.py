@@ -5,6 +5,8 @@ down together, the columns left over go where the fraction lost was largest, and
 columns to the strip that ends up least slow, as long as that lowers the slowest (only these two are looked at again). Within a
 strip, rows are exact: the least T with sum_i floor(h_i(w, T)) >= M, rows beyond M taken back from the devices that are last to
 finish.
+
+Many items of one shape are rounded together (:func:`round_items`): all their strips at once, single columns are not passed on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.boxes import Rectangles, before_in_run, place_in_run, run_of
+from cleave_plan.planning.boxes import Boxes, Rectangles, before_in_run, boxes_of_items, place_in_run, rounded_runs, run_of
 from cleave_plan.planning.heights import heights, pass_cap
 from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.strips import Groups
@@ -71,38 +73,55 @@ class _Strips:
 
 def round_strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> Rectangles:
     """Integer rectangles that cover one item exactly, in the orientation of ``terms``."""
+    strips = _strips(terms, devices, groups)
+    one = np.zeros(len(groups.widths), dtype=np.int64)
+    widths, times = _balance(strips, _rounded_widths(strips, groups.widths, one, groups.seconds), groups.seconds)
+    return _rectangles(strips, groups.devices, _rows(strips, widths, times), widths)
+
+
+def round_items(terms: Terms, devices: DeviceColumns, groups: Groups, item_of: Ints) -> tuple[float, Boxes]:
+    """Integer boxes that cover every item exactly, each by its own strips, in the orientation of ``terms``, and the seconds of
+    the slowest strip; ``item_of``: the item (0, 1, ...) of each strip, rising."""
+    strips = _strips(terms, devices, groups)
+    widths = _rounded_widths(strips, groups.widths, item_of, groups.seconds)
+    times = strips.times(widths, groups.seconds)
+    found = _rectangles(strips, groups.devices, _rows(strips, widths, times), widths)  # the items' planes side by side
+    item = found[:, 3] // terms.columns
+    found[:, 3:] -= (item * terms.columns)[:, None]
+    return float(times.max()), boxes_of_items(found, terms.depth, item, item + 1)
+
+
+def _strips(terms: Terms, devices: DeviceColumns, groups: Groups) -> _Strips:
     starts = groups.starts.astype(np.int64)
     strip_of = run_of(starts, len(groups.devices))
-    strips = _Strips(terms=terms, devices=devices.take(groups.devices), starts=starts, strip_of=strip_of)
-    widths, times = _balance(strips, _rounded_widths(strips, groups), groups.seconds)
-    wide = np.maximum(widths, 1)[strip_of]
-    rows = heights(terms, strips.devices, times[strip_of], wide, whole=True).astype(np.int64)
-    stops = np.append(starts[1:], len(rows))
-    for start, stop, width in zip(starts.tolist(), stops.tolist(), widths.tolist(), strict=True):
-        rows[start:stop] = _trimmed(rows[start:stop], terms.rows) if width else 0
-    return _rectangles(strips, groups.devices, rows, widths)
+    return _Strips(terms=terms, devices=devices.take(groups.devices), starts=starts, strip_of=strip_of)
 
 
-def _rounded_widths(strips: _Strips, groups: Groups) -> Ints:
-    """Real widths at the least common T near the groups' own, then integers with the same sum N."""
-    total, count = strips.terms.columns, len(groups.widths)
-    if count == 1:
-        return np.array([total], dtype=np.int64)
-    guess, T = groups.widths * (total / groups.widths.sum()), groups.seconds
-    widths = guess
+def _rows(strips: _Strips, widths: Ints, times: Floats) -> Ints:
+    """Rows of every device in strips of ``widths`` that take ``times``; none in strips without a column."""
+    wide = np.maximum(widths, 1)[strips.strip_of]
+    rows = heights(strips.terms, strips.devices, times[strips.strip_of], wide, whole=True).astype(np.int64)
+    rows[(widths == 0)[strips.strip_of]] = 0
+    return _trimmed(rows, strips.strip_of, np.where(widths > 0, strips.terms.rows, 0))
+
+
+def _rounded_widths(strips: _Strips, guess: Floats, item_of: Ints, near_s: float) -> Ints:
+    """Real widths at the least common T of each item's strips, near ``near_s``, then integers with the same sums N."""
+    total, count = strips.terms.columns, int(item_of[-1]) + 1
+    totals = np.full(count, total, dtype=np.int64)
+    if count == len(guess):
+        return totals
+    guess = guess * (total / np.bincount(item_of, guess))[item_of]
+    T, widths = np.full(count, near_s), guess
     for _ in range(_ROUNDS):
-        at = np.full(count, T)
+        at = T[item_of]
         found = log_root(lambda w, at=at: strips.rows(at, w, whole=False) / strips.terms.rows, guess * 0.7, guess * 1.4, _STEPS)  # type: ignore[misc]
         widths = np.where(found > 0, found, guess * 0.7)
-        share = float(widths.sum()) / total
-        if abs(share - 1) < _NEAR:
+        share = np.bincount(item_of, widths) / total
+        if float(np.abs(share - 1).max()) < _NEAR:
             break
-        T *= min(max(share, 0.9), 1.1) ** -_POWER
-    widths = widths * (total / widths.sum())
-    floor: Ints = np.floor(widths).astype(np.int64)
-    spare = total - int(floor.sum())
-    floor[np.argsort(floor - widths, kind="stable")[:spare]] += 1
-    return floor
+        T = T * np.clip(share, 0.9, 1.1) ** -_POWER
+    return rounded_runs(widths, item_of, totals)
 
 
 def _balance(strips: _Strips, widths: Ints, near_s: float) -> tuple[Ints, Floats]:
@@ -127,22 +146,20 @@ def _balance(strips: _Strips, widths: Ints, near_s: float) -> tuple[Ints, Floats
     return widths, times
 
 
-def _trimmed(rows: Ints, total: int) -> Ints:
-    """Rows with the surplus over ``total`` taken back, one from each of the busiest devices in turn."""
-    surplus = int(rows.sum()) - total
-    if surplus < 0:
-        raise AssertionError(f"a strip covers {rows.sum()} of {total} rows")
-    while surplus > 0:
-        held = np.flatnonzero(rows > 0)
-        order = held[np.argsort(-rows[held], kind="stable")][:surplus]
-        each = max(1, surplus // max(len(held), 1))
-        taken = np.minimum(rows[order], each)
+def _trimmed(rows: Ints, strip_of: Ints, totals: Ints) -> Ints:
+    """Rows with the surplus over each strip's total taken back, one from each of its busiest devices in turn."""
+    while True:
+        surplus = np.bincount(strip_of, rows, minlength=len(totals)).astype(np.int64) - totals
+        if bool((surplus < 0).any()):
+            raise AssertionError(f"strips cover {-int(surplus.min())} rows too few")
+        over = np.flatnonzero((surplus[strip_of] > 0) & (rows > 0))
+        if len(over) == 0:
+            return rows
+        over = over[np.lexsort((-rows[over], strip_of[over]))]  # by strip, the busiest first
+        strip = strip_of[over]
+        each = np.maximum(surplus // np.maximum(np.bincount(strip, minlength=len(totals)), 1), 1)
         rows = rows.copy()
-        rows[order] -= taken
-        surplus -= int(taken.sum())
-        if surplus < 0:
-            raise AssertionError("more rows were taken back than there were to spare")
-    return rows
+        rows[over] -= np.where(place_in_run(strip) < surplus[strip], np.minimum(rows[over], each[strip]), 0)
 
 
 def _rectangles(strips: _Strips, devices: Ints, rows: Ints, widths: Ints) -> Rectangles:

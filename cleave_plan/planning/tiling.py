@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.batched import balanced_groups, share_items
-from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.batched import share_items
+from cleave_plan.planning.bounds import Links, gemm_bound
 from cleave_plan.planning.boxes import Boxes, Rectangles, boxes_of_items, turned
+from cleave_plan.planning.itemgroups import shared_by_groups
 from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.slicing import MOST, slicing_tilings
 from cleave_plan.planning.slicing_item import makespan
@@ -46,10 +47,10 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes
         return
     per_item = len(order) / terms.items
     if per_item < _IN_TURN:
-        for transposed, found in _one_item(_single(terms), _with_latency_shared(devices, terms.items), order):
+        for transposed, found in _one_item(replace(terms, items=1), _with_latency_shared(devices, terms.items), order):
             yield boxes_of_items(found, terms.depth, 0, terms.items, turned=transposed)
     if per_item >= _GROUPS:
-        grouped = _shared_by_groups(terms, devices, order)
+        grouped = shared_by_groups(terms, devices, order)
         if grouped is not None:
             yield grouped
     if per_item < _WHOLE_ITEMS:
@@ -86,36 +87,6 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
 def _one_line(terms: Terms, order: Ints, near_s: float) -> Groups:
     """All devices in one strip of the whole width."""
     return Groups(devices=order, starts=np.zeros(1, dtype=np.int64), widths=np.array([float(terms.columns)]), seconds=near_s)
-
-
-def _shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> Boxes | None:
-    """One group of devices an item, each item cut in strips by its own group."""
-    own = devices.take(order)
-    ability = capacity(terms, own).area(gemm_bound(terms, own, FREE))
-    found: list[Boxes] = []
-    for item, places in enumerate(balanced_groups(ability, terms.items)):
-        group = order[places[np.argsort(-ability[places], kind="stable")]]
-        best = _best_strips(_single(terms), devices, group)
-        if best is None:
-            return None
-        found.append(boxes_of_items(best[1], terms.depth, item, item + 1, turned=best[0]))
-    return np.concatenate(found)
-
-
-def _best_strips(terms: Terms, devices: DeviceColumns, order: Ints) -> tuple[bool, Rectangles] | None:
-    """The orientation whose strips need the least time for one item."""
-    floor_s = gemm_bound(terms, devices.take(order), FREE)
-    best: tuple[float, bool, Rectangles] | None = None
-    for transposed, own in ((False, terms), (True, terms.transposed())):
-        groups = group_into_strips(own, devices, order, floor_s)
-        if groups is not None and (best is None or groups.seconds < best[0]):
-            best = (groups.seconds, transposed, round_strips(own, devices, groups))
-    return None if best is None else best[1:]
-
-
-def _single(terms: Terms) -> Terms:
-    """The same GEMM with one batch item."""
-    return replace(terms, items=1)
 
 
 def _with_latency_shared(devices: DeviceColumns, items: int) -> DeviceColumns:
