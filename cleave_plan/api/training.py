@@ -48,20 +48,23 @@ def train(
     checkpoint_every: int = 100,
     resume: bool = False,
     stoppable: bool = False,
+    engine: str = "local",
     workers: int | None = None,
+    integrity: bool | None = None,
     runtime: str = "auto",
     progress: Progress = silent,
     batch_norm: str = "batch",
     **differentiation: Any,
 ) -> TrainingResult:
-    """Train ``model`` on ``data`` for ``steps`` steps under a plan for ``fleet``, on processes of this machine.
+    """Train ``model`` on ``data`` for ``steps`` steps under a plan for ``fleet``.
 
     ``data``: the path of an ``.npz`` file or a mapping with one array for each input, a sample a row (labels or values under the
     name "target"); or an iterable of batches, each a mapping of the inputs' arrays. ``plan``: one for a training step of what
     :func:`gradient` makes of the model with the same options (default: made here). ``save_to``: where the model with the trained
     weights is written. ``metrics``: a file of JSON lines, one a step. ``checkpoint``: a folder, written every
     ``checkpoint_every`` steps; ``resume`` goes on from the newest good one; ``stoppable``: SIGINT and SIGTERM end the run after
-    a step, with a checkpoint (in the main thread only). ``differentiation``: further arguments of
+    a step, with a checkpoint (in the main thread only). ``engine``, ``workers``, ``runtime`` and ``integrity`` are those of
+    :func:`execute`. ``differentiation``: further arguments of
     :func:`gradient`.
 
     Raises InfeasibleError when no plan exists, InputFileError for files and data that do not fit, UsageError for settings that
@@ -93,8 +96,11 @@ def train(
         plan = make_plan(workload, fleet, without={"reuse"})  # engines send every piece to every tile
     else:
         require_same(plan, workload, fleet)
-    engine = engine_named("local", workers=workers)
-    with Session(plan, step.imported, engine=engine, runtime=runtime, reproducible=settings.reproducible) as session:
+    checked = engine != "local" if integrity is None else integrity
+    with Session(
+        plan, step.imported, engine=engine_named(engine, workers=workers), runtime=runtime, integrity=checked,
+        reproducible=settings.reproducible,
+    ) as session:  # fmt: skip
         result = Trainer(step, plan, session, batches, settings).run(duration, progress)
     if save_to is not None:
         write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))

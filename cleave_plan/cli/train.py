@@ -20,6 +20,8 @@ Examples:
     --loss cross-entropy --config adamw.yaml --steps 1000 --metrics run.jsonl --checkpoint run --resume -o out.onnx
   cleave-plan train cnn.onnx --shape image=32x1x8x8 --fleet fleet.yaml --data d.npz --loss mse --freeze "stem.*" \\
     --optimizer sgd --learning-rate 0.1 --seed 7 --steps 100 -o out.onnx --json
+  cleave-plan train gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml --data text.npz --loss cross-entropy \\
+    --engine ray --integrity on --recompute --steps 1000 -o out.onnx
 """
 
 
@@ -50,7 +52,12 @@ Examples:
     "--plan", "plan_file", metavar="FILE", type=input_file,
     help="A plan of the training graph that `gradient` writes with the same options. Default: made here.",
 )  # fmt: skip
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What plays the devices.")
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")
+@click.option(
+    "--integrity", type=click.Choice(["on", "off"]),
+    help="Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray.",
+)  # fmt: skip
 @click.option(
     "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
     help="What runs the server's operators; auto is onnxruntime where it is installed.",
@@ -76,7 +83,9 @@ def train(
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     plan_file: Path | None,
+    engine: str,
     workers: int | None,
+    integrity: str | None,
     runtime: str,
     metrics: Path | None,
     checkpoint: Path | None,
@@ -89,8 +98,9 @@ def train(
     """Train MODEL on D.npz: exact synchronous steps, each product cut over the devices as the plan says.
 
     Parameters and the optimizer's state live on the servers, so that nothing is lost with a device. OUT.onnx is MODEL with
-    trained weights. Times are those of this machine, whose processes play the devices. With --checkpoint, Ctrl-C and SIGTERM end
-    the run after the step under way (exit code 130), and --resume goes on from there.
+    trained weights. Times are those of this machine, whose processes play the devices, unless with --engine ray.
+
+    With --checkpoint, Ctrl-C and SIGTERM end the run after the step under way (exit code 130), and --resume goes on from there.
     """
     from cleave_plan.api import load_fleet, load_plan, training_settings
     from cleave_plan.api import train as run_training
@@ -103,7 +113,8 @@ def train(
     with progress_bar("training") as progress:
         result = run_training(
             model, load_fleet(fleet_file), data, steps=steps, settings=settings, save_to=out, metrics=metrics,
-            plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime,
+            plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime, engine=engine,
+            integrity=None if integrity is None else integrity == "on",
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, stoppable=checkpoint is not None, progress=progress,
             **differentiation,

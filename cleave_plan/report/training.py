@@ -74,12 +74,15 @@ def _facts(result: TrainingResult) -> list[Fact]:
     if result.step_s is None:
         return [Fact("steps", "0", f"the checkpoint stands at the last step, {result.first_step - 1}, already")]
     last = result.steps[-1].step
-    players = "1 process of this machine that plays" if result.workers == 1 else f"{result.workers} processes here that play"
+    players = "the devices" if result.workers == 0 else (
+        "1 process of this machine that plays the devices" if result.workers == 1
+        else f"{result.workers} processes here that play the devices"
+    )  # fmt: skip
     optimizer_s = sum(report.optimizer_s for report in result.steps) / len(result.steps)
     facts = [
         Fact("steps", count(len(result.steps)), f"{result.first_step} to {last}, in {_seconds(result.seconds)}"),
         Fact("loss", f"{result.steps[-1].loss:.4f}", f"it was {result.steps[0].loss:.4f} in step {result.first_step}"),
-        Fact("step", _seconds(result.step_s), f"median, of {players} the devices; optimizer "
+        Fact("step", _seconds(result.step_s), f"median, of {players}; optimizer "
              f"{_seconds(optimizer_s)} of it on average"),
         Fact("predicted", _seconds(result.predicted_step_s), "by the plan, for the fleet itself"),
         Fact("samples", count(result.samples), f"in a step, {result.samples_per_s:,.0f} a second"),

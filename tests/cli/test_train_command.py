@@ -61,6 +61,7 @@ def test_a_run_that_is_resumed(files: Files, data: Path, tmp_path: Path) -> None
         (["--config", "absent.yaml"], 4, "absent.yaml: cannot be read"),
         (["--shape", "x=63x256"], 2, "bound to 63 by --shape x, and to 64 by --dim"),
         (["--freeze", "*"], 4, "no parameter has a gradient"),
+        (["--engine", "ray", "--workers", "2"], 2, "workers are of the local engine"),
     ],
 )
 def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], code: int, text: str) -> None:
@@ -80,7 +81,9 @@ def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], 
         "--steps",
         "1",
     ]
-    result = cleave("train", files.model, *base, "--no-reproducible", "--runtime", "auto", *options, "--out", out)
+    result = cleave(
+        "train", files.model, *base, "--no-reproducible", "--runtime", "auto", "--integrity", "off", *options, "--out", out
+    )
     assert result.exit_code == code, result.output
     assert text in result.stderr
     assert not out.exists()

@@ -15,6 +15,7 @@ import numpy as np
 import ray
 from hand_plans import random_plan
 from ray.cluster_utils import Cluster
+from training_cases import perceptron, samples, train_here
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
@@ -25,6 +26,8 @@ from cleave_plan.execution.session import Session
 from cleave_plan.kernels.chain import ChainProduct, Step
 from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.training.run import Duration
+from cleave_plan.training.settings import Settings
 from cleave_plan.workload.gemm import GemmShape
 
 STORE_BYTES = 80 << 20
@@ -52,6 +55,25 @@ def batch(cluster: Cluster, model: Path, outputs: Path, lose: Any = None) -> dic
         "tiles": result.tiles_run, "devices": sorted(result.device_s), "down": result.bytes_down, "up": result.bytes_up,
         "lost": [list(incident.devices) for incident in result.incidents],
     }  # fmt: skip
+
+
+def trained(cluster: Cluster, folder: Path, lose: Any) -> dict[str, Any]:
+    """Six steps of training with each tile checked, the node ``lose`` gone after the third; and the same in this process."""
+    model, data = perceptron(folder / "perceptron.onnx"), samples()
+
+    def observe(step: int) -> None:
+        if step == 3:
+            cluster.remove_node(lose, allow_graceful=False)
+
+    engine = RayEngine(cluster.address, gathering_s=3)  # the plan's other four devices never come
+    runs = {
+        "ray": train_here(model, data, Settings(), Duration(steps=6), engine=engine, observe=observe),
+        "here": train_here(model, data, Settings(), Duration(steps=6)),
+    }
+    return {
+        "losses": {name: [report.loss for report in run.steps] for name, run in runs.items()},
+        "lost": [list(incident.devices) for report in runs["ray"].steps for incident in report.incidents],
+    }
 
 
 class Job:
@@ -207,6 +229,8 @@ def main() -> None:
         third = node(cluster, "device-3")
         said["batch"] = batch(cluster, model, outputs / "whole.npz")
         said["disturbed"] = batch(cluster, model, outputs / "disturbed.npz", lose=third)
+        third = node(cluster, "device-3")
+        said["trained"] = trained(cluster, outputs, lose=third)
         third = node(cluster, "device-3")
         engine = RayEngine(cluster.address)
         engine.start({f"device-{place}": 1.0 for place in range(4)})

@@ -53,8 +53,9 @@ def said(model: Path) -> Iterator[dict[str, Any]]:
         pytest.skip("needs `ip`, and the right to make network namespaces")
     # Ray's sockets have long names below this folder, and a socket's path may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    paths = [*filter(None, sys.path), str(HERE.parent / "training")]
     environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_TMPDIR": str(folder),
+        **os.environ, "PYTHONPATH": os.pathsep.join(paths), "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)
@@ -99,6 +100,13 @@ def test_a_plan_survives_the_loss_of_a_node(said: dict[str, Any], here: RunResul
         np.testing.assert_allclose(said["disturbed outputs"][name], value, rtol=1e-5, atol=1e-5)
     assert ["device-3"] in said["disturbed"]["lost"]
     assert {name for lost in said["disturbed"]["lost"] for name in lost} == {"device-3"}
+
+
+def test_training_on_the_cluster(said: dict[str, Any]) -> None:
+    """A node goes between two steps: every loss is that of the same run in this process, bit for bit."""
+    assert said["trained"]["losses"]["ray"] == said["trained"]["losses"]["here"]
+    assert len(said["trained"]["losses"]["ray"]) == 6
+    assert ["device-3"] in said["trained"]["lost"]
 
 
 def test_a_piece_travels_once_to_a_node(said: dict[str, Any]) -> None:
