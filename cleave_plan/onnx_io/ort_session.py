@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -73,7 +74,20 @@ def session_options(ort: Any, *, threads: int = 1, fuse: bool = False) -> Any:
     options.inter_op_num_threads = 1
     # The cores belong to the workers as soon as a segment is done.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    _make_arena(ort)
+    options.add_session_config_entry("session.use_env_allocators", "1")
     return options
+
+
+@cache
+def _make_arena(ort: Any) -> None:
+    """Make the arena from which all sessions of this process take memory, once.
+
+    Each would have its own otherwise, and keep what its largest run took: a model that is run as a hundred segments would keep
+    the intermediate values of all of them.
+    """
+    kind = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(kind, None)
 
 
 def may_fuse(nodes: Iterable[onnx.NodeProto]) -> bool:

@@ -52,6 +52,11 @@ class Trainer:
         self._parameters = Parameters(initial, statistics, shards, settings, session.share)
         recomputation = step.gradient.recomputation
         self._notes: list[str] = [] if recomputation is None else [recomputation.sentence]
+        if len(plan.server_names) > 1:
+            self._notes.append(
+                f"one process of this machine plays all {len(plan.server_names)} servers: which of them has which parameter and "
+                "its optimizer state is planned, counted and kept in checkpoints, but not apart in memory"
+            )
         self._identity: dict[str, Any] = {}
         self._workers = 0
         self._run_notes: dict[str, None] = {}

@@ -15,6 +15,7 @@ from small_models import FLOAT, save, weights
 from cleave_plan.api.models import gradient_request
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.session import Session
+from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import silent
 from cleave_plan.training.data import Data, batches_of
 from cleave_plan.training.run import Duration, TrainingResult
@@ -47,11 +48,14 @@ def samples(rows: int = 40, *, seed: int = 0) -> dict[str, np.ndarray]:
 
 def train_here(
     model: Path, data: Data, settings: Settings, duration: Duration, *, loss: str = "mse", plan_seed: int = 1,
-    observe: Callable[[int], None] = lambda step: None, engine: Engine | None = None, **differentiation: Any,
+    observe: Callable[[int], None] = lambda step: None, engine: Engine | None = None,
+    replan: Callable[[Plan], Plan] = lambda plan: plan, **differentiation: Any,
 ) -> TrainingResult:  # fmt: skip
-    """A run under random tiles, in this process unless on another ``engine``; ``observe`` is told of each step, and may raise."""
+    """A run under random tiles, in this process unless on another ``engine``; ``observe`` is told of each step, and may raise;
+    ``replan`` changes the plan.
+    """
     step = training_step(model, *gradient_request(loss=loss, **differentiation))
-    plan = random_plan(step.imported.workload, seed=plan_seed, keep=0.0)
+    plan = replan(random_plan(step.imported.workload, seed=plan_seed, keep=0.0))
     batches = batches_of(data, step.inputs, seed=settings.seed, shuffle=settings.shuffle)
     progress = silent if observe is None else lambda done, total, label: observe(done)
     with Session(plan, step.imported, engine=engine or InProcess(), reproducible=settings.reproducible) as session:
