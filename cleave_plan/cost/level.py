@@ -27,6 +27,9 @@ from cleave_plan.workload.gemm import Gemm, Role
 
 Floats = NDArray[np.float64]
 
+SUM_BYTES = 12.0
+"""Memory traffic of adding one partial sum: two are read, one is written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -193,4 +196,4 @@ def partial_sum_seconds_of(gemm: Gemm, tiles: Tiles, costs: TileCosts, server: S
     """The same for each of the tiles; 0 where K is whole."""
     partial = tiles.k_stop - tiles.k_start < gemm.shape.k
     elements = np.where(partial, costs.up_bytes, 0.0) / (gemm.a.dtype.accumulator_bits / 8)
-    return np.asarray(12.0 * elements / server.memory_bandwidth_bytes_per_s)
+    return np.asarray(SUM_BYTES * elements / server.memory_bandwidth_bytes_per_s)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.sums import Ways
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.volume import volume_bound, volume_capacity
 
@@ -22,13 +23,14 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
     """``size`` units of work (all items); FLOP and least result bytes of a unit; ``amount(T)``: units that each device can
-    do by T, ``efficiency(T)``: at most so many of them for an operand byte."""
+    do by T, ``efficiency(T)``: at most so many of them for an operand byte, ``ways(T)``: the same by what is left to add."""
 
     size: float
     flop: float
     out_bytes: float
     amount: Callable[[float], Floats]
     efficiency: Callable[[float], Floats]
+    ways: Callable[[float], Ways]
 
 
 def cuts_depth(terms: Terms, inner: bool) -> bool:
@@ -42,12 +44,12 @@ def ability_of(terms: Terms, devices: DeviceColumns, *, inner: bool) -> Ability:
         volume = volume_capacity(terms, devices)
         return Ability(
             size=float(terms.items) * terms.area * terms.depth, flop=2.0, amount=volume.volume, efficiency=volume.efficiency,
-            out_bytes=min(terms.out_bytes, terms.accumulator_bytes) / terms.depth,
+            ways=volume.ways, out_bytes=min(terms.out_bytes, terms.accumulator_bytes) / terms.depth,
         )  # fmt: skip
     plane = capacity(terms, devices)
     return Ability(
         size=float(terms.items) * terms.bound_rows * terms.columns, flop=terms.flop, amount=plane.area,
-        efficiency=plane.efficiency, out_bytes=terms.out_bytes,
+        efficiency=plane.efficiency, ways=lambda T: Ways.whole_only(plane.area(T)), out_bytes=terms.out_bytes,
     )  # fmt: skip
 
 

@@ -43,11 +43,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What the servers offer together: bytes/s out and in, and FLOP/s for GEMMs (0 where they may not compute)."""
+    """What the servers offer together: bytes/s out and in, FLOP/s for GEMMs (0 where they may not compute), and partial sums/s
+    that they can add (infinite where nobody asks)."""
 
     egress: float
     ingress: float
     flop_per_s: float
+    sums_per_s: float = np.inf
 
 
 def _box_area(terms: Terms, operand: Floats, rows: Floats, columns: Floats) -> Floats:

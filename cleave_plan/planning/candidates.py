@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
-from cleave_plan.cost.level import Load, Placement, server_load, server_rate, server_seconds, tiled_load
+from cleave_plan.cost.level import SUM_BYTES, Load, Placement, server_load, server_rate, server_seconds, tiled_load
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
@@ -92,6 +92,7 @@ class Candidates:
             egress=sum(server.egress_bytes_per_s for server in servers),
             ingress=servers[0].ingress_bytes_per_s,
             flop_per_s=self._server_rate(gemm, copies) if self._server_may(gemm) else 0.0,
+            sums_per_s=sum(server.memory_bandwidth_bytes_per_s for server in servers) / SUM_BYTES,
         )
 
     def _server_rate(self, gemm: Gemm, copies: int) -> float:

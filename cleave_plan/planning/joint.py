@@ -27,13 +27,14 @@ from cleave_plan.planning.levelprogram import Shared
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
+from cleave_plan.planning.strips import HUGE
 from cleave_plan.planning.terms import Terms, eligible, only, terms_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_ROUNDS = 4
-"""Times that the groups are formed again."""
+_ROUNDS, _FEWER = 4, 2
+"""Times that the groups are formed; in huge fleets the second."""
 
 _EVEN = 5e-3
 """Groups end together when their times differ by less than this share."""
@@ -55,7 +56,7 @@ def joint_options(
     usual = [0.0] * len(parts)
     sums_s = 0.0  # of the server's time, what adding partial sums takes
     best: list[Option] = []
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if len(columns[0]) < HUGE else _FEWER):
         left = max(0.0, 1 - sums_s / bound_s)
         shares = shares_at(abilities, links, [rate * left for rate in rates], bound_s, stretch)
         made = level.tiled(shares, abilities, bound_s, left, usual)
@@ -106,7 +107,12 @@ class _Level:
     def _search(self, g: int, mine: Ints, weight: float, server_s: float, usual: float) -> Search:
         """A finished search over the group ``mine``, with ``weight`` of the links and ``server_s`` of the server's time."""
         part, own, devices = self.parts[g], self.terms[g], self.columns[g]
-        links = Links(egress=self.links.egress * weight, ingress=self.links.ingress * weight, flop_per_s=0.0)
+        links = Links(
+            egress=self.links.egress * weight,
+            ingress=self.links.ingress * weight,
+            flop_per_s=0.0,
+            sums_per_s=self.links.sums_per_s * weight,
+        )
         slab = None if self.server is None else slab_of(own, server_s * self.server.rate(part.gemm.dtype) / own.flop)
         left = own if slab is None else slab.rest
         search = Search(

@@ -34,6 +34,8 @@ from cleave_plan.planning.ability import Ability, ability_of, bound_of, capped
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.levelprogram import TOLERANCE, Shared, shared, supply_at
 from cleave_plan.planning.roots import NEVER, latest_short
+from cleave_plan.planning.sums import TOLERANCE as SUMS_TOLERANCE
+from cleave_plan.planning.sums import most_done
 from cleave_plan.planning.terms import Terms
 
 Floats = NDArray[np.float64]
@@ -63,9 +65,11 @@ def level_bound(
         bound_of(part, own, Links(egress=links.egress, ingress=links.ingress, flop_per_s=rate), inner=inner)
         for part, own, rate in zip(parts, columns, rates, strict=True)
     ]
-    if (len(parts) == 1 and caps is None) or max(alone) >= NEVER or max(alone) == 0:
+    if max(alone) >= NEVER or max(alone) == 0:
         return max(alone)
     abilities = [ability_of(part, own, inner=inner) for part, own in zip(parts, columns, strict=True)]
+    if len(parts) == 1 and caps is None:
+        return _with_sums(abilities, links, rates, np.ones(1), alone[0])
     if caps is not None:
         most = [caps.work * level_flop / one.flop if len(parts) == 1 else np.full(len(caps.work), np.inf) for one in abilities]
         abilities = [capped(one, caps.time_s, own) for one, own in zip(abilities, most, strict=True)]
@@ -74,7 +78,25 @@ def level_bound(
         supply = supply_at(abilities, links, rates, T)
         return supply.value(shared(supply).prices)
 
-    return max(*alone, latest_short(valued, float(np.linalg.norm(alone)), TOLERANCE))
+    bound_s = max(*alone, latest_short(valued, float(np.linalg.norm(alone)), TOLERANCE))
+    if caps is not None:
+        return bound_s
+    prices = shared(supply_at(abilities, links, rates, bound_s)).prices.gemms
+    return _with_sums(abilities, links, rates, prices, bound_s)
+
+
+def _with_sums(abilities: Sequence[Ability], links: Links, rates: Sequence[float], prices: Floats, bound_s: float) -> float:
+    """``bound_s``, or later where the servers cannot add by then what devices leave (:mod:`cleave_plan.planning.sums`)."""
+    weights = prices / np.array([ability.size for ability in abilities])
+    flop = np.array([ability.flop for ability in abilities])
+
+    def done(T: float) -> float:
+        served = float((weights * np.array(rates) * T / flop).max())
+        return most_done([ability.ways(T) for ability in abilities], weights, links.sums_per_s * T) + served
+
+    if np.isinf(links.sums_per_s) or bound_s <= 0 or done(bound_s) >= 1:
+        return bound_s
+    return max(bound_s, latest_short(done, bound_s * 1.1, SUMS_TOLERANCE))
 
 
 def shares_at(

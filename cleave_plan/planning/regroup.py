@@ -3,7 +3,7 @@
 Devices stand in order of their limit p, and each looks at some that stand near it: a group is only as good as its least p,
 so those far off have nothing to offer. In one sweep every such pair is tried (either moves to the other's group, or they
 change places), all gains at once on arrays, and the best are made wherever both groups are still untouched. The work of a
-sweep is the number of devices times ``PARTNERS``, whatever the fleet.
+sweep is the number of devices times ``PARTNERS`` (less in huge fleets), whatever the fleet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from cleave_plan.planning.strips import LARGE
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-PARTNERS = 24
-"""Distances, in places, at which partners are looked for in one sweep (drawn anew for each)."""
+PARTNERS, PAIRS, LEAST_PARTNERS = 24, 240_000, 4
+"""Distances, in places, at which partners are looked for in one sweep (drawn anew for each); fewer, down to the last, where that
+makes more pairs than the second."""
 
 _NEAR, _GROUPS = 48, 4
 """How far partners stand at the most: so many places, or mean groups."""
@@ -79,7 +80,7 @@ def _sweep(able: Abilities, group: Ints, eta: float, rng: np.random.Generator, *
     reach = min(devices - 1, max(_NEAR, _GROUPS * devices // len(worth)))
     if reach < 1:
         return None
-    apart = rng.choice(reach, min(reach, PARTNERS), replace=False) + 1
+    apart = rng.choice(reach, min(reach, PARTNERS, max(PAIRS // devices, LEAST_PARTNERS)), replace=False) + 1
     one = np.arange(devices)[:, None]
     other = np.minimum(one + apart, devices - 1)
     pair = group[one] != group[other]

@@ -20,13 +20,15 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.boxes import Boxes, Rectangles, before_in_run, boxes_of_items, place_in_run, rounded_runs, run_of
 from cleave_plan.planning.heights import heights, pass_cap
 from cleave_plan.planning.roots import log_root
-from cleave_plan.planning.strips import Groups
+from cleave_plan.planning.strips import HUGE, Groups
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_BISECTIONS = 32
+_BISECTIONS, _FEWER = 32, 18
+"""Halvings of a strip's time; in huge fleets the second."""
+
 _INSTANT = 1e-30
 """Seconds under which a strip's time is as good as none (its devices have no latency and next to no work)."""
 
@@ -64,7 +66,7 @@ class _Strips:
             low, high = np.where(early, low / 2, low), np.where(early, low, high)
             if float(high.max()) < _INSTANT:
                 break
-        for _ in range(_BISECTIONS):
+        for _ in range(_BISECTIONS if len(self.devices) < HUGE else _FEWER):
             middle = (low + high) / 2
             enough = self.rows(middle, wide, whole=True) >= self.terms.rows
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)

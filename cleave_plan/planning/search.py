@@ -16,14 +16,18 @@ from cleave_plan.planning.bars import bar_tilings
 from cleave_plan.planning.bounds import Links, capacity, gemm_bound
 from cleave_plan.planning.boxes import Boxes, boxes_of_items, table
 from cleave_plan.planning.exact import front, tiny
+from cleave_plan.planning.groups import abilities
 from cleave_plan.planning.option import Option, Part, option_of
+from cleave_plan.planning.roots import latest_short
 from cleave_plan.planning.slab import Slab
+from cleave_plan.planning.sums import TOLERANCE, footprints
 from cleave_plan.planning.terms import Terms
 from cleave_plan.planning.tiling import FREE, tilings
 from cleave_plan.planning.volume import volume_bound
 from cleave_plan.workload.gemm import Gemm
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 LADDER = 1.5
 """Ratio between the sizes of the device subsets that are tried."""
@@ -144,7 +148,34 @@ class Search:
         subset = self.order[:count]
         self.barred.add(count)
         if not tiny(self.terms, count) and self.floor(count, self.links, cut=True) < self.best_s * (1 - _WORTH_BARS):
-            self.offer(bar_tilings(self.terms, self.devices, subset))
+            self.offer(bar_tilings(self.terms, self.sparing(subset), subset))
+
+    def sparing(self, subset: Ints) -> DeviceColumns:
+        """Where the servers could not add the partial sums of ``subset``'s bars, the devices with uplinks cut to the footprints
+        that they should have (:mod:`cleave_plan.planning.sums`)."""
+        most = self.links.sums_per_s
+        own, size = self.devices.take(subset), float(self.terms.items) * self.terms.area * self.terms.depth
+        if not np.isfinite(most):
+            return self.devices
+
+        def sums(T: float) -> tuple[Floats, Floats]:
+            able = abilities(self.terms, own, T)
+            root = able.operand / (2 * able.side)
+            return root, footprints(root, able.cut, most * T)
+
+        def done(T: float) -> float:
+            root, own_sums = sums(T)
+            return float((root * np.sqrt(own_sums)).sum()) / size
+
+        bound_s = self.floor(len(subset), self.links, cut=True)
+        if float(abilities(self.terms, own, bound_s).cut.sum()) <= most * bound_s:
+            return self.devices
+        T = latest_short(done, bound_s, TOLERANCE)
+        uplink = self.devices.uplink.copy()
+        uplink[subset] = np.minimum(
+            uplink[subset], sums(T)[1] * self.terms.accumulator_bytes / np.maximum(T - own.latency, 1e-12)
+        )
+        return replace(self.devices, uplink=np.maximum(uplink, 1e-9))
 
     def attempt(self, count: int, shown: DeviceColumns) -> bool:
         """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""

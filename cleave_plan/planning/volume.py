@@ -24,6 +24,8 @@ byte, less where A >= V/N or B >= V/M say more; pieces that take a share of the 
 E*T operand bytes x_i a device makes at most the concave hull of its two kinds' (V/e, V), and the most for all devices is a
 fractional knapsack over the hulls' segments. Every element that is not made by the servers alone is received at least once.
 
+What servers can add of partial sums limits devices together: :mod:`cleave_plan.planning.sums`.
+
 Convolutions are never cut along K by this planner (their operands are regions that overlap): their bound is that of whole
 depth.
 """
@@ -39,6 +41,7 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.bounds import Links, capacity, covered, gemm_bound
 from cleave_plan.planning.roots import latest_short
+from cleave_plan.planning.sums import Ways
 from cleave_plan.planning.terms import Terms
 
 Floats = NDArray[np.float64]
@@ -76,11 +79,13 @@ def _cut_efficiency(terms: Terms, results: Floats) -> Floats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeCapacity:
     """What every device can do by T: ``volume`` multiply-adds, at most ``efficiency`` of them for an operand byte, and
-    ``hull``: columns of (volume, volume for a byte) of the segments that a knapsack over operand bytes fills."""
+    ``hull``: columns of (volume, volume for a byte) of the segments that a knapsack over operand bytes fills; ``ways``: the same
+    work by what it leaves to add."""
 
     volume: Callable[[float], Floats]
     efficiency: Callable[[float], Floats]
     hull: Callable[[float], tuple[Floats, Floats]]
+    ways: Callable[[float], Ways]
 
 
 def volume_capacity(terms: Terms, devices: DeviceColumns) -> VolumeCapacity:
@@ -114,7 +119,13 @@ def volume_capacity(terms: Terms, devices: DeviceColumns) -> VolumeCapacity:
         more_rate = np.where(more > 0, more / np.maximum(bytes_more, _TINY), 0.0)
         return np.concatenate([first, more]), np.concatenate([first_rate, np.minimum(more_rate, first_rate)])
 
-    return VolumeCapacity(volume=volume, efficiency=efficiency, hull=hull)
+    def ways(T: float) -> Ways:
+        (whole, _), (cut, _) = kinds(T)
+        t = np.maximum(T - devices.latency, 0.0)
+        root = t * devices.downlink * terms.depth / (2 * np.sqrt(terms.row_bytes * terms.col_bytes))
+        return Ways(whole=whole, cut=cut, root=root, results=t * devices.uplink / terms.accumulator_bytes)
+
+    return VolumeCapacity(volume=volume, efficiency=efficiency, hull=hull, ways=ways)
 
 
 def volume_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
