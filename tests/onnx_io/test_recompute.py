@@ -120,6 +120,7 @@ def test_figures_are_those_of_the_work(tmp_path: Path) -> None:
         work[label] = load_onnx(tmp_path / f"{label}.onnx")
     said = again.recomputation
     assert said is not None
+    assert any("PRIORITY_BASED" in note for note in again.notes)
     assert (said.before.gemm_flop, said.after.gemm_flop) == (work["plain"].gemm_flop, work["again"].gemm_flop)
     copied = sum(gemm.flop for gemm in work["again"].gemms if gemm.node.startswith(AGAIN))
     assert copied == said.after.gemm_flop - said.before.gemm_flop

@@ -25,7 +25,7 @@ from cleave_plan.onnx_io.gradient.recompute import Copies, values_of
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.ties import retie
-from cleave_plan.onnx_io.gradient.work import Recomputation, work_of
+from cleave_plan.onnx_io.gradient.work import ORDER_MATTERS, Recomputation, work_of
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.gradient.writtenout import can_be_written_out, written_out
 from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
@@ -128,7 +128,7 @@ def _with_recomputation(builder: _Builder) -> GradientModel:
         made = builder.anew(cuts).build()
         found = Recomputation(segments=len(cuts) + 1, before=before, after=work_of(made.model, builder.file.path))
         if found.worthwhile:
-            return replace(made, recomputation=found)
+            return replace(made, recomputation=found, notes=(*made.notes, ORDER_MATTERS))
     kept = Recomputation(segments=1, before=before, after=before)
     return replace(plain, recomputation=kept, notes=(*plain.notes, kept.sentence))
 

@@ -19,6 +19,13 @@ NOT_WORTHWHILE = (
 )
 
 
+ORDER_MATTERS = (
+    "memory is spared where nodes run in the file's order or by levels: in onnxruntime with execution_order = PRIORITY_BASED, as "
+    "its default order spares little"
+)
+"""What a person must know who gives a file with recomputation to another runtime."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
     """Of one training step: ``gemm_flop``, and ``live_bytes``, the most bytes of activations and gradients (weights left out)
