@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+HUGE = 15_000
+"""From so many devices on searches that grow with them end sooner."""
+
 
 def bands_of(features: Floats, most: int) -> Ints:
     """The band (0, 1, ...) of each device; ``features`` has one row for each figure that should be alike inside a band.

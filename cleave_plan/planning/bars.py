@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.bands import HUGE
 from cleave_plan.planning.bararrangement import Arrangement, Fit, boxes_of, fitted
 from cleave_plan.planning.barlayout import best_strips
 from cleave_plan.planning.barsearch import refined
@@ -51,8 +52,8 @@ of one trial to start the next."""
 _ALIKE = 0.02
 """Large fleets are not grouped again for a shape that differs by less (of (h + w)/sqrt(hw), 2 for squares)."""
 
-_NEAR = 2e-3
-"""A cover so near to 1 ends the trials: the arrangement's own time is found exactly afterwards."""
+_NEAR, _NEAR_HUGE = 2e-3, 1e-2
+"""A cover so near to 1 (in huge fleets the second) ends the trials: the arrangement's own time is found exactly afterwards."""
 
 _STRETCH, _STRETCHES = 1.15, 24
 """How a time is stretched whose groups cannot cover the plane, and how often."""
@@ -166,7 +167,7 @@ def _grouped(terms: Terms, devices: DeviceColumns, T: float, seed: int) -> Arran
         group = slab.group if abs(share - 1) < _LIKE else None  # at an unlike time another number of groups is right
         T *= float(np.clip(share, 0.1, 10.0)) ** -0.6
         found.append((T, slab))
-        if abs(share - 1) < _NEAR:
+        if abs(share - 1) < (_NEAR if len(devices) < HUGE else _NEAR_HUGE):
             break
     return arranged([min(found, key=lambda trial: trial[0])[1]])
 

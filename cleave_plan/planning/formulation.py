@@ -177,13 +177,12 @@ def _time_row(program: Program, name: str, seconds: str, count: int, mine: list[
 
 def _undominated(device: Floats) -> list[int]:
     """Devices (columns of ``device``) that no other device exceeds or equals in every choice; equal ones once."""
-    order = np.argsort(-device.sum(axis=0), kind="stable")
+    left = np.argsort(-device.sum(axis=0), kind="stable")
+    left = left[device[:, left].max(axis=0) > 0]
     kept: list[int] = []
-    for i in order.tolist():
-        if device[:, i].max() <= 0:
-            break
-        if not kept or not bool((device[:, kept] >= device[:, [i]]).all(axis=0).any()):
-            kept.append(i)
+    while len(left):
+        kept.append(int(left[0]))
+        left = left[(device[:, left] > device[:, left[:1]]).any(axis=0)]
     return sorted(kept)
 
 

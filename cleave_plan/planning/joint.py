@@ -21,13 +21,13 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.level import server_rate
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import Ability, ability_of
+from cleave_plan.planning.bands import HUGE
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.level import shares_at
 from cleave_plan.planning.levelprogram import Shared
 from cleave_plan.planning.option import Option, Part
 from cleave_plan.planning.search import Search, by_ability
 from cleave_plan.planning.slab import slab_of
-from cleave_plan.planning.strips import HUGE
 from cleave_plan.planning.terms import Terms, eligible, only, terms_of
 
 Ints = NDArray[np.int64]

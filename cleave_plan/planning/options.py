@@ -16,6 +16,7 @@ from cleave_plan.cost.level import server_rate
 from cleave_plan.cost.tile import price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import bound_of
+from cleave_plan.planning.bands import HUGE
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.boxes import tiles_of_copies
 from cleave_plan.planning.exact import tiny
@@ -73,7 +74,7 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
 
     The slab is first sized by the lower bound with the server, stretched by what the devices' own tiling needed over
     theirs; then it is corrected by the two times found until they are even. Where adding partial sums leaves the server no time
-    the last trial is one without a slab.
+    the last trial is one without a slab. None where the slab would be too small to matter.
     """
     terms, part = alone.terms, alone.part
     without = replace(alone.links, flop_per_s=0.0)
@@ -84,6 +85,8 @@ def _shared_with_server(alone: Search, server: Server) -> list[Option]:
     per_second = server_rate(part.gemm, server) / terms.flop
     found: list[Option] = []
     area, before = target_s * per_second, np.inf
+    if len(alone.order) >= HUGE and area < _EVEN * terms.items * terms.area:
+        return []
     for _ in range(_CORRECTIONS):
         slab = slab_of(terms, area)
         kept = 0.0 if slab is None else slab.area

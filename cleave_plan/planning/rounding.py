@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
+from cleave_plan.planning.bands import HUGE
 from cleave_plan.planning.boxes import Boxes, Rectangles, before_in_run, boxes_of_items, place_in_run, rounded_runs, run_of
 from cleave_plan.planning.heights import heights, pass_cap
 from cleave_plan.planning.roots import log_root
-from cleave_plan.planning.strips import HUGE, Groups
+from cleave_plan.planning.strips import Groups
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]

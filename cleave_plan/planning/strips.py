@@ -43,9 +43,6 @@ _AROUND = np.geomspace(1 / 3, 3, 25)
 LARGE = 1500
 """From so many devices on work that grows with them is done more coarsely."""
 
-HUGE = 15_000
-"""From so many devices on searches that grow with them end sooner."""
-
 _WIDER = 3.0
 """Strips of large fleets are up to so many times wider and narrower than squares."""
 

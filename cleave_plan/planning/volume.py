@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.planning.bounds import Links, capacity, covered, gemm_bound
+from cleave_plan.planning.bounds import Links, capacity, covered, gemm_bound, tolerance
 from cleave_plan.planning.roots import latest_short
 from cleave_plan.planning.sums import Ways
 from cleave_plan.planning.terms import Terms
@@ -144,4 +144,4 @@ def volume_bound(terms: Terms, devices: DeviceColumns, links: Links) -> float:
             most = min(most, covered(*able.hull(T), links.egress * T))
         return (most + links.flop_per_s * T / 2) / size
 
-    return latest_short(done, 1.0)
+    return latest_short(done, 1.0, tolerance(len(devices)))
