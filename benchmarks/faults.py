@@ -12,8 +12,8 @@ healed between them: who was lost joins again, whatever was hung or slow is ende
 - ``corrupt``  one element of every tile that it returns is off by a thousandth of the tile's root mean square
 - ``join``     a device that no plan knows comes
 
-A run passes when all outputs have the bits of an undisturbed run, no process that it started is left, and nothing new lies in
-the system's folder of shared memory. Exit code 1 when one does not.
+A run passes when all outputs have the bits of an undisturbed run, no process that it started is left, and no file of shared memory
+that its processes had open; files of other programs do not count. Exit code 1 when one does not.
 
 Faults are injected by :class:`FaultyEngine`, an engine around the product's own that only this driver and tests build: nothing
 in ``cleave_plan`` can be told to misbehave.
@@ -31,7 +31,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -86,6 +86,7 @@ class FaultyEngine:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.seen: set[int] = set()
+        self.shared: set[Path] = set()
 
     def arm(self, faults: Sequence[Fault]) -> None:
         """A run begins, with these faults."""
@@ -93,6 +94,7 @@ class FaultyEngine:
 
     def heal(self, devices: Sequence[str]) -> None:
         """A run is over: all of ``devices`` are made to be there, well and alone."""
+        self.shared |= shared_files((os.getpid(), *self._inner.processes))
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -289,18 +291,29 @@ def campaign(case: Case, seeds: Sequence[int]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for start in range(0, len(seeds), TOGETHER):
         engine = FaultyEngine(LocalEngine(len(case.plan.device_names)))
-        shared = set(Path("/dev/shm").iterdir())
         with Session(case.plan, case.imported, engine=engine, reproducible=True, integrity=True) as session:
             found = [disturbed(case, session, engine, seed) for seed in seeds[start : start + TOGETHER]]
         left = [process for process in engine.seen if Path(f"/proc/{process}").exists()]
-        if left or set(Path("/dev/shm").iterdir()) - shared:
-            found[-1] = replace(found[-1], flaw=f"processes {left} or shared memory left behind")
+        files = sorted(str(path) for path in engine.shared if path.exists())
+        if left or files:
+            found[-1] = replace(found[-1], flaw=found[-1].flaw or f"processes {left} or shared memory {files} left behind")
         for outcome in found:
             if outcome.flaw:
                 told = [(fault.kind, fault.device, fault.after) for fault in outcome.faults]
                 print(f"seed {outcome.seed}: {outcome.flaw} ({told})", file=sys.stderr, flush=True)
         outcomes += found
     return outcomes
+
+
+def shared_files(processes: Iterable[int]) -> set[Path]:
+    """The named files of shared memory that ``processes`` have open or mapped; one that has just ended has none."""
+    found = set()
+    for process in processes:
+        with suppress(OSError):
+            lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+            found |= {line.split(maxsplit=5)[-1] for line in lines}
+            found |= {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()}
+    return {Path(path) for path in found if path.startswith("/dev/shm/")}
 
 
 @dataclass(slots=True, kw_only=True)
