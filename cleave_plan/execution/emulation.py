@@ -53,7 +53,7 @@ def emulate(session: Session, plan: Plan, fleet: Fleet, inputs: Mapping[str, Any
         session.run(inputs)  # workers start, memory is touched for the first time
         scale, why = scale_for(predicted, session.run(inputs).timings)
     chosen = scale
-    session.wrap(lambda engine: EmulatedEngine(engine, prices, chosen))
+    session.wrap(lambda engine: EmulatedEngine(engine, prices, chosen), prices)
     result = session.run(inputs)
     return Emulated(result=result, comparison=compare(prices, result.timings, chosen), why=why)
 

@@ -60,6 +60,7 @@ class FleetPrices:
         self._jobs = [self._gemms[name] for name in jobs]
         self._places = {device.name: place for place, device in enumerate(fleet.devices)}
         self._servers = {server.name: place for place, server in enumerate(fleet.servers)}
+        self._links = {device.name: Rates(device.downlink_bytes_per_s, device.uplink_bytes_per_s) for device in fleet.devices}
         self._columns: dict[DType, DeviceColumns] = {}
         self._phases: dict[tuple[str, str, Box], tuple[list[Phase], tuple[float, ...]]] = {}
         self._members = {gemm.name: tuple(member.name for member in view.members[gemm.name]) for gemm in view.workload.gemms}
@@ -69,9 +70,8 @@ class FleetPrices:
 
     def pacer(self) -> Pacer:
         """The fleet's devices and links, with nothing to do."""
-        links = {device.name: Rates(device.downlink_bytes_per_s, device.uplink_bytes_per_s) for device in self._fleet.devices}
         servers = self._fleet.servers
-        return Pacer(links, [s.egress_bytes_per_s for s in servers], [s.ingress_bytes_per_s for s in servers])
+        return Pacer(self._links, [s.egress_bytes_per_s for s in servers], [s.ingress_bytes_per_s for s in servers])
 
     def level(self, job: int) -> int:
         """The level of a job, counted on from batch to batch."""
@@ -81,6 +81,18 @@ class FleetPrices:
     def phases(self, task: Task) -> tuple[list[Phase], tuple[float, ...]]:
         """The phases of a tile on its device, and each server's share of its bytes."""
         return self._priced(self._jobs[task.job % len(self._jobs)], task.device, task.box)
+
+    def seconds(self, task: Task) -> float:
+        """What a tile takes on its device, if no server's link holds it up."""
+        link = self._links[task.device]
+        return sum(
+            phase.wait_s + max(phase.down_bytes / link.down, phase.flop_s, phase.up_bytes / link.up)
+            for phase in self.phases(task)[0]
+        )
+
+    def columns(self, gemm: Gemm, devices: Sequence[str]) -> DeviceColumns:
+        """The figures of ``devices``, in that order, for the element type of ``gemm``."""
+        return self._device_columns(gemm).take(np.array([self._places[name] for name in devices], dtype=np.int64))
 
     def _priced(self, gemm: Gemm, device: str, box: Box) -> tuple[list[Phase], tuple[float, ...]]:
         key = (gemm.name, device, box)

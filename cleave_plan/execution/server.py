@@ -12,6 +12,7 @@ from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.incidents import Incident
 from cleave_plan.execution.inspection import Inspector
+from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
@@ -88,6 +89,7 @@ class Walk:
         self._order = self._run_order({gemm.output: gemm.level for gemm in own})
         self._total = sum(len(place.away) for place in placed.values())
         self._tally, self._watch, self._inspector = Tally(), Watch(), Inspector(on=integrity)
+        self._figures: Figures | None = None
         self._next_job = 0
         self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in own}
         self._shared: dict[str, Value] = {}
@@ -111,9 +113,13 @@ class Walk:
         """What runs the server's nodes, with its version."""
         return self._runtime.name
 
-    def use(self, engine: Engine) -> None:
-        """Run the batches that follow on ``engine``."""
-        self._engine = engine
+    def use(self, engine: Engine, figures: Figures | None) -> None:
+        """Run the batches that follow on ``engine``, whose devices have these ``figures`` (None: they are not known).
+
+        What was learnt of the pace of devices is forgotten: it was another engine's.
+        """
+        self._engine, self._figures = engine, figures
+        self._watch = Watch() if figures is None else Watch(figures.seconds)
 
     def run(self, values: dict[str, Value], *, workers: int = 0) -> RunResult:
         """The outputs for ``values`` (graph inputs by name)."""
@@ -146,8 +152,8 @@ class Walk:
     def _run_level(self, depth: int, values: dict[str, Value]) -> LevelTiming:
         """All GEMMs of a level: tiles go out first, then the server computes its own, then results are placed."""
         level = LevelRun(
-            self._engine, self._tally, self._next_job, watch=self._watch, inspector=self._inspector, index=depth,
-            total=self._total, label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
+            self._engine, self._tally, self._next_job, watch=self._watch, inspector=self._inspector, figures=self._figures,
+            index=depth, total=self._total, label=f"level {depth + 1} of {len(self._levels)}", progress=self._progress,
         )  # fmt: skip
         lowered: dict[int, Operands] = {}
         for name in self._levels[depth]:

@@ -13,6 +13,7 @@ from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.inputs import check_inputs
+from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.reproducible import on_grid
 from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.kernels.arrays import Array
@@ -113,10 +114,11 @@ class Session:
         """The numbers of ``array`` where devices reach them: for inputs that are the same array in every batch."""
         return self._engine.share(array)
 
-    def wrap(self, around: Callable[[Engine], Engine]) -> None:
-        """Put an engine around this session's own, for the runs that follow."""
+    def wrap(self, around: Callable[[Engine], Engine], figures: Figures | None = None) -> None:
+        """Put an engine around this session's own, for the runs that follow; ``figures``: those of its devices, from which
+        deadlines are, and the pieces of tiles that are lost."""
         self._engine = around(self._engine)
-        self._walk.use(self._engine)
+        self._walk.use(self._engine, figures)
 
     def close(self) -> None:
         """End the workers; results stay."""

@@ -17,7 +17,7 @@ from cleave_plan.execution.assembly import Assembly
 from cleave_plan.execution.engines.base import Engine, Event, Failed, Finished, Joined, Lost, Task
 from cleave_plan.execution.incidents import Incident, Key, Kind
 from cleave_plan.execution.inspection import Inspector
-from cleave_plan.execution.recovery import cut_anew
+from cleave_plan.execution.recovery import Figures, cut_anew
 from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.watch import Watch, work_of
 from cleave_plan.kernels.arrays import Array
@@ -39,15 +39,15 @@ class LevelRun:
     """One level of a run on ``engine``; ``first_job`` is the first of as many new job numbers as products will be added.
 
     ``total`` is what ``progress`` counts up to, ``label`` what it is told; ``index``: the level's number. ``watch`` knows
-    deadlines, ``inspector`` checks what comes back.
+    deadlines, ``inspector`` checks what comes back, ``figures`` are the fleet's, where they are known.
     """
 
     def __init__(
-        self, engine: Engine, tally: Tally, first_job: int, *, watch: Watch, inspector: Inspector, index: int = 0, total: int = 0,
-        label: str = "", progress: Progress = silent,
+        self, engine: Engine, tally: Tally, first_job: int, *, watch: Watch, inspector: Inspector, figures: Figures | None = None,
+        index: int = 0, total: int = 0, label: str = "", progress: Progress = silent,
     ) -> None:  # fmt: skip
         self._engine, self._tally, self._next_job = engine, tally, first_job
-        self._watch, self._inspector = watch, inspector
+        self._watch, self._inspector, self._figures = watch, inspector, figures
         self._index, self._total, self._label, self._progress = index, total, label, progress
         self._out: dict[Key, Task] = {}
         self._twin: dict[Key, int] = {}  # second copies of tiles: the tile that each is one of
@@ -264,7 +264,9 @@ class LevelRun:
             part, mine = self._parts[job], [task for task in owed if task.job == job]
             waiting = [*self._out.values(), *pieces]
             takers = [device for device in self._engine.devices if device != barred]
-            found = cut_anew(part.placed.gemm, [task.box for task in mine], takers, waiting, grid=part.placed.grid)
+            found = cut_anew(
+                part.placed.gemm, [task.box for task in mine], takers, waiting, grid=part.placed.grid, figures=self._figures
+            )
             cuts: dict[int, dict[int, Box]] = {}
             for origin, device, box in found:
                 tile, self._next_tile[job] = self._next_tile[job], self._next_tile[job] + 1

@@ -1,9 +1,9 @@
 r"""How long devices may take: deadlines from predicted time, and from how well predictions have held.
 
-A tile's predicted time is that of :func:`work_of`. The *pace* of a device is how many times as long its tiles took: the median of
-its last levels, or that of all devices as long as it has none of its own. What a pace has been off by before gives the spread
-s (of the logarithm, from the median absolute deviation, at least :data:`LEAST_SPREAD`); a device that was sent work of w seconds
-is due after
+A tile's predicted time is that of :func:`work_of`, or what the fleet's figures say where a run knows them. The *pace* of a
+device is how many times as long its tiles took: the median of its last levels, or that of all devices as long as it has none of
+its own. What a pace has been off by before gives the spread s (of the logarithm, from the median absolute deviation, at least
+:data:`LEAST_SPREAD`); a device that was sent work of w seconds is due after
 
     pace * w * exp(4 s) + GRACE_S
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -57,9 +58,13 @@ class _Row:
 
 
 class Watch:
-    """Deadlines of devices, over all levels and batches of a session. Times are those of one clock, in seconds."""
+    """Deadlines of devices, over all levels and batches of a session. Times are those of one clock, in seconds.
 
-    def __init__(self) -> None:
+    ``work``: predicted seconds of a tile on its device, in any unit that is the same for all.
+    """
+
+    def __init__(self, work: Callable[[Task], float] = work_of) -> None:
+        self._work_of = work
         self._rows: dict[str, _Row] = {}
         self._own: dict[str, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=ALL_LEVELS)
@@ -73,7 +78,7 @@ class Watch:
     def sent(self, task: Task, now_s: float) -> None:
         """A tile has gone to its device."""
         row = self._rows.setdefault(task.device, _Row(heard_s=now_s))
-        row.tasks, row.work = row.tasks + 1, row.work + work_of(task)
+        row.tasks, row.work = row.tasks + 1, row.work + self._work_of(task)
         row.load, row.sent_s = row.work, now_s
 
     def answered(self, task: Task, now_s: float) -> None:
@@ -81,7 +86,7 @@ class Watch:
         row = self._rows.get(task.device)
         if row is None:  # its loss was told before
             return
-        row.tasks, row.work, row.heard_s = row.tasks - 1, max(0.0, row.work - work_of(task)), now_s
+        row.tasks, row.work, row.heard_s = row.tasks - 1, max(0.0, row.work - self._work_of(task)), now_s
         if row.tasks:
             return
         ratio = max(now_s - row.sent_s, 1e-6) / row.load

@@ -5,7 +5,7 @@ anew), and between two that join (a Poisson process; default: as many join as fa
 that joins has the figures of one of the fleet's, drawn at random. A trace is a CSV file with these columns:
 
     time,event,device,detail
-    12.5 s,fail,phone-3,
+    12.5 s,fail,phone-3,              (detail: when it is noticed, "0.2 s" later; empty: as --detect says)
     30 s,join,phone-3b,phone-3        (detail: the device of the fleet whose figures it has; empty: its own name's)
     41 s,slow,laptop-1,4              (detail: how many times longer everything takes from now on)
     50 s,leave,laptop-2,
@@ -41,13 +41,15 @@ class Change(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """``change`` of ``device`` at ``time_s``; ``like``: of one that joins, the fleet's device whose figures it has; ``factor``:
-    of one that becomes slow, how many times longer everything takes."""
+    of one that becomes slow, how many times longer everything takes; ``noticed_s``: of one that fails, seconds until the server
+    notices (None: as long as it always takes)."""
 
     time_s: float
     change: Change
     device: str
     like: str = ""
     factor: float = 1.0
+    noticed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +149,9 @@ def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
     if len(row) != len(HEADS):
         raise InputFileError(f"has {len(row)} cells", where=where, expected=f"{len(HEADS)}: {', '.join(HEADS)}")
     when, what, device, detail = (cell.strip() for cell in row)
-    try:
-        time_s = float(when) if is_number(when) else parse(when, Unit.SECONDS, "")
-    except CleaveError as error:
-        raise InputFileError(error.sentence(), where=where, expected='a time such as "12.5 s"') from error
-    if what not in set(Change) or not device or not 0 <= time_s < math.inf:
-        expected = f"a time of 0 or more, one of {', '.join(Change)}, a device"
+    time_s = _seconds(when, where)
+    if what not in set(Change) or not device:
+        expected = f"a time, one of {', '.join(Change)}, a device"
         raise InputFileError(f"{', '.join(row)}", where=where, expected=expected)
     change = Change(what)
     if change is Change.JOIN and (detail or device) not in known:
@@ -162,9 +161,21 @@ def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
         factor = float(detail) if is_number(detail) else math.nan
         if not 1 < factor < math.inf:
             raise InputFileError(f"slow by {detail!r}", where=where, expected="a number above 1")
+    noticed_s = _seconds(detail, where) if change is Change.FAIL and detail else None
     return Event(
-        time_s=time_s, change=change, device=device, like=(detail or device) if change is Change.JOIN else "", factor=factor
+        time_s=time_s, change=change, device=device, like=(detail or device) if change is Change.JOIN else "", factor=factor,
+        noticed_s=noticed_s,
     )  # fmt: skip
+
+
+def _seconds(text: str, where: str) -> float:
+    try:
+        seconds = float(text) if is_number(text) else parse(text, Unit.SECONDS, "")
+    except CleaveError as error:
+        raise InputFileError(error.sentence(), where=where, expected='a time such as "12.5 s"') from error
+    if not 0 <= seconds < math.inf:
+        raise InputFileError(f"{text!r}", where=where, expected="a time of 0 or more")
+    return seconds
 
 
 def _possible(events: Sequence[Event], known: set[str], where: str) -> None:

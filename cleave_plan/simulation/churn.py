@@ -207,9 +207,10 @@ class _Player:
             if level is not None:
                 level.slow(row, event.factor, event.time_s)
         else:
-            row = crowd.go(event.device, event.time_s)
+            late_s = self._detect_s if event.noticed_s is None else event.noticed_s
+            noticed_s = event.time_s + (late_s if event.change is Change.FAIL else 0.0)
+            row = crowd.go(event.device, noticed_s)
             self._gone.append(row)
-            noticed_s = event.time_s + (self._detect_s if event.change is Change.FAIL else 0.0)
             if event.change is Change.LEAVE:
                 crowd.forget(row)
             if level is not None:
@@ -219,7 +220,7 @@ class _Player:
         """Losses that are noticed by now without a level having waited for them; rows of noticed ones are free again."""
         crowd, left = self._crowd, []
         for row in self._gone:
-            if crowd.known[row] and crowd.died_s[row] + self._detect_s <= self.now_s:
+            if crowd.known[row] and crowd.noticed_s[row] <= self.now_s:
                 crowd.forget(row)
             if crowd.known[row]:
                 left.append(row)
@@ -258,7 +259,7 @@ class _Player:
 
         level = Disturbed(
             crowd=crowd, parts=kind.parts, columns=self._columns, start_s=self.now_s, servers_s=kind.servers_s,
-            planned_s=kind.planned_s, detect_s=self._detect_s, busy_s=busy, tasks_of=tasks_on, result=self.result,
+            planned_s=kind.planned_s, busy_s=busy, tasks_of=tasks_on, result=self.result,
         )  # fmt: skip
         while True:
             event_s = np.inf if self._next is None else self._next.time_s

@@ -22,13 +22,13 @@ class Crowd:
 
     ``like``: the fleet's device whose figures it has; ``factor``: how many times longer everything takes; ``seen``: the factor
     that the server knows of; ``alive``: whether it works; ``known``: whether the server counts on it; ``born``: how many devices
-    had come before it (a row used again is another device); ``died_s``: when it failed.
+    had come before it (a row used again is another device); ``noticed_s``: when the server notices that it is gone.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         count = len(names)
         self.like = np.arange(count)
-        self.factor, self.seen, self.died_s = np.ones(count), np.ones(count), np.full(count, np.inf)
+        self.factor, self.seen, self.noticed_s = np.ones(count), np.ones(count), np.full(count, np.inf)
         self.alive, self.known, self.used = (np.ones(count, dtype=bool) for _ in range(3))
         self.born = np.arange(count)
         self.row_of = {name: row for row, name in enumerate(names)}
@@ -43,16 +43,16 @@ class Crowd:
         if not self._free:
             self._grow()
         row = self._free.pop()
-        self.like[row], self.factor[row], self.seen[row], self.died_s[row] = like, 1.0, 1.0, np.inf
+        self.like[row], self.factor[row], self.seen[row], self.noticed_s[row] = like, 1.0, 1.0, np.inf
         self.alive[row] = self.known[row] = self.used[row] = True
         self.born[row], self.row_of[name] = self._came, row
         self._came += 1
         return row
 
-    def go(self, name: str, now_s: float) -> int:
-        """The row of a device that works no longer; the server still counts on it."""
+    def go(self, name: str, noticed_s: float) -> int:
+        """The row of a device that works no longer; the server still counts on it, until it notices."""
         row = self.row_of.pop(name)
-        self.alive[row], self.died_s[row] = False, now_s
+        self.alive[row], self.noticed_s[row] = False, noticed_s
         return row
 
     def forget(self, row: int) -> None:
@@ -75,7 +75,7 @@ class Crowd:
     def _grow(self) -> None:
         old = len(self)
         more = max(old // 4, 8)
-        for name in ("like", "factor", "seen", "died_s", "alive", "known", "used", "born"):
+        for name in ("like", "factor", "seen", "noticed_s", "alive", "known", "used", "born"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
         self.factor[old:] = self.seen[old:] = 1.0

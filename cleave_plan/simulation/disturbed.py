@@ -1,7 +1,7 @@
 """One level while devices come, go and become slow: what was lost is noticed, cut anew over the others, and computed.
 
 Each device computes its tiles one after the other, at planned pacing. When it is gone, tiles that it had not sent back are lost;
-the server notices after ``detect_s`` (at once if it said that it leaves), spends ``REPLAN_S`` on cutting them anew
+the server notices some time later (at once if it said that it leaves), spends ``REPLAN_S`` on cutting them anew
 (:mod:`cleave_plan.planning.recut`, as a run does), and the takers compute their pieces after what else they have. A device
 that is not done after ``PATIENCE`` times the level's time is no longer waited for: its tiles are cut anew too. The level ends
 when nothing is missing. The servers' own time is the plan's; pieces are not charged to their links.
@@ -68,7 +68,6 @@ class Disturbed:
     start_s: float
     servers_s: float
     planned_s: float
-    detect_s: float
     busy_s: Floats
     tasks_of: Callable[[int], list[Task]]
     losses: Losses = field(default_factory=Losses)
@@ -82,7 +81,7 @@ class Disturbed:
         crowd, given = self.crowd, self.busy_s > 0
         self._done = np.where(given, self.start_s + self.busy_s * crowd.factor, 0.0)
         for row in np.flatnonzero(given & ~crowd.alive).tolist():
-            self.lose(row, max(self.start_s, float(crowd.died_s[row]) + self.detect_s), self.start_s)
+            self.lose(row, max(self.start_s, float(crowd.noticed_s[row])), self.start_s)
         for row in np.flatnonzero(given & crowd.alive & (crowd.factor > crowd.seen)).tolist():
             self._watch(row, self.start_s)
 
@@ -197,7 +196,7 @@ class Disturbed:
             flop = self._flop([task])
             self.losses.missing, self.losses.redone = self.losses.missing - flop, self.losses.redone + flop
             if not self.crowd.alive[row]:  # gone, but nobody knows yet
-                self._put(max(now_s, float(self.crowd.died_s[row]) + self.detect_s), row, [task])
+                self._put(max(now_s, float(self.crowd.noticed_s[row])), row, [task])
                 continue
             factor = float(self.crowd.factor[row])
             work, end = self._of(row, factor), max(float(self._done[row]), now_s) + task.seconds * factor

@@ -206,6 +206,35 @@ def test_results_are_held_back(planned: tuple[Path, Plan, Fleet]) -> None:
     assert engine.collect(1000.0) is None
 
 
+def test_a_lost_device_owes_what_it_had_not_sent(planned: tuple[Path, Plan, Fleet]) -> None:
+    """Tiles that were computed here, but that the device would not have sent yet, come back with its loss, once."""
+    tasks, opening = first_tasks(planned)
+    engine, inner, _, _ = emulated(planned, 1.0)
+    opening(engine)
+    for task in tasks:
+        engine.send(task)
+    while inner._tasks:
+        assert engine.collect(0) is None
+    gone = tasks[0].device
+    inner.told = [Lost(devices=(gone,), tasks=(), where="here", reason="was ended")]
+    event = engine.collect(0)
+    assert isinstance(event, Lost)
+    assert set(event.tasks) == {task for task in tasks if task.device == gone}
+    answers = [engine.collect(1000.0) for _ in range(len(tasks) - len(event.tasks))]
+    assert {answer.task for answer in answers if isinstance(answer, Finished)} == set(tasks) - set(event.tasks)
+    assert engine.collect(1000.0) is None
+
+
+def test_seconds_of_a_tile_are_those_that_it_is_played_for(planned: tuple[Path, Plan, Fleet]) -> None:
+    """Alone on its device, a tile is done when its seconds are over."""
+    prices = prices_of(*planned)
+    tasks, _ = first_tasks(planned)
+    for task in tasks:
+        pacer = prices.pacer()
+        pacer.add(task.device, task, *prices.phases(task), 0.0)
+        assert [done.at_s for done in pacer.advance(1e9)] == pytest.approx([prices.seconds(task)])
+
+
 def promise(seconds: float) -> PredictedLevel:
     """A level of one device."""
     return PredictedLevel(

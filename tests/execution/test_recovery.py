@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import small_models
 from hand_plans import random_plan
 
+from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.engines.base import Task
 from cleave_plan.execution.engines.local import LocalEngine
@@ -23,6 +24,7 @@ from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.workload.gemm import Gemm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these tests look into /proc")
 
@@ -106,6 +108,38 @@ def test_without_devices_there_is_an_error_and_nothing_left(tmp_path: Path) -> N
         run_while(path, disturb)
     assert len(seen) == 4
     assert not any(Path(f"/proc/{process}").exists() for process in seen)
+
+
+class OneIsFast:
+    """Figures of a fleet in which arithmetic alone takes time, and one device, whose memory is ``memory_bytes``, is nine times as
+    fast as the others."""
+
+    def __init__(self, memory_bytes: float) -> None:
+        self._memory = memory_bytes
+
+    def seconds(self, task: Task) -> float:
+        g, r, c = task.box.result_shape
+        return 2.0 * g * r * c * (task.box.k_stop - task.box.k_start) / (9e9 if task.device == "fast" else 1e9)
+
+    def columns(self, gemm: Gemm, devices: Sequence[str]) -> DeviceColumns:
+        count = len(devices)
+        return DeviceColumns(
+            flop_per_s=np.array([9e9 if name == "fast" else 1e9 for name in devices]), downlink=np.full(count, 1e15),
+            uplink=np.full(count, 1e15), latency=np.zeros(count), memory=np.full(count, self._memory),
+            curve=np.full(count, -1, dtype=np.int64), curves=(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("memory", "share"), [(1e15, 0.9), (1.0, 0.5)], ids=["figures", "memory of none is enough"])
+def test_pieces_are_shared_by_the_fleets_figures(tmp_path: Path, memory: float, share: float) -> None:
+    """Nine tenths go to a device nine times as fast; by halves where no device could take any by its figures."""
+    gemm = load_model(small_models.transformer_block(tmp_path / "block.onnx")).workload.gemms[0]
+    pieces = cut_anew(gemm, [Box(0, 5000, 0, 3000, 0, gemm.shape.k, 0, 1)], ("slow", "fast"), [], figures=OneIsFast(memory))
+    given = dict.fromkeys(("slow", "fast"), 0)
+    for _, device, piece in pieces:
+        given[device] += (piece.m_stop - piece.m_start) * (piece.n_stop - piece.n_start)
+    assert sum(given.values()) == 5000 * 3000
+    assert given["fast"] / sum(given.values()) == pytest.approx(share, abs=0.01)
 
 
 def test_pieces_cover_what_was_lost_and_go_where_there_is_time(tmp_path: Path) -> None:

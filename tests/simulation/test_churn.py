@@ -75,6 +75,9 @@ def test_a_failure_by_hand() -> None:
     assert done.batch_s[0] == pytest.approx(67.2 + 67.2, abs=2 * REPLAN_S)
     assert (done.tiles, done.pieces, done.events["fail"]) == (1, 1, 1)
     assert done.redone == pytest.approx(0.5)
+    late = (Event(time_s=10.0, change=Change.FAIL, device="d1", noticed_s=70.0),)  # 12.8 s after the other is done
+    done = churn(plan, workload, fleet, late, batches=1, detect_s=2.0)
+    assert done.batch_s[0] == pytest.approx(80.0 + 67.2, abs=2 * REPLAN_S)
 
 
 def test_who_joins_takes_the_lost_part() -> None:
@@ -119,15 +122,17 @@ def test_traces(tmp_path: Path) -> None:
     """Events of a file in order of time; what cannot be is refused with its line."""
     path = tmp_path / "trace.csv"
     head = "time,event,device,detail\n"
-    path.write_text(head + "30 s,join,e,d1\n12.5,fail,d0,\n40 s,slow,e,4\n41 s,leave,d1,\n50 s,join,d0,\n")
-    found = read_trace(path, ["d0", "d1"])
+    path.write_text(head + "30 s,join,e,d1\n12.5,fail,d0,\n13,fail,d2,300 ms\n40 s,slow,e,4\n41 s,leave,d1,\n50 s,join,d0,\n")
+    found = read_trace(path, ["d0", "d1", "d2"])
+    assert [event.noticed_s for event in found] == [None, 0.3, None, None, None, None]
     assert [(event.time_s, event.change, event.device, event.like) for event in found] == [
-        (12.5, "fail", "d0", ""), (30, "join", "e", "d1"), (40, "slow", "e", ""), (41, "leave", "d1", ""),
+        (12.5, "fail", "d0", ""), (13, "fail", "d2", ""), (30, "join", "e", "d1"), (40, "slow", "e", ""), (41, "leave", "d1", ""),
         (50, "join", "d0", "d0"),
     ]  # fmt: skip
     for text, words in (
         ("when,what\n", "line 1"), (head + "1,fail,d0\n", "cells"), (head + "1,burn,d0,\n", "one of fail"),
         (head + "x,fail,d0,\n", "line 2"),
+        (head + "1,fail,d0,-1\n", "0 or more"), (head + "1,fail,d0,soon\n", "line 2"), (head + "-1,fail,d0,\n", "0 or more"),
         (head + "1,slow,d0,0.5\n", "above 1"), (head + "1,join,e,d9\n", "d9"), (head + "1,join,d0,\n", "is there already"),
         (head + "1,fail,d0,\n2,fail,d0,\n", "is not there"),
     ):  # fmt: skip

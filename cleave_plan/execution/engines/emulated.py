@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cleave_plan.dtypes import DType
@@ -163,15 +163,20 @@ class EmulatedEngine:
         """An event that is due."""
         if self._events:
             event = self._events.popleft()
-            if isinstance(event, Lost):
-                for device in event.devices:
-                    self._pacer.remove(device)
-            return self._forget(event)
+            return self._forget(self._gone(event) if isinstance(event, Lost) else event)
         waiting = len(self._out) == 1 and any(self._pacer.busy(row) for row in self._server_rows)
         for key in self._due:
             if key in self._computed and not waiting:
                 return self._forget(self._computed[key])
         return None
+
+    def _gone(self, event: Lost) -> Lost:
+        """Devices are played no longer, and owe what they had not sent yet, whether it was computed here or not."""
+        for device in event.devices:
+            self._pacer.remove(device)
+        told = {(task.job, task.tile) for task in event.tasks}
+        unsent = [task for key, task in self._out.items() if task.device in event.devices and key not in told]
+        return replace(event, tasks=(*event.tasks, *unsent))
 
     def _forget(self, event: Event) -> Event:
         """Nothing more is expected of an event's tasks."""
