@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
         with asked.results.open("a") as file:
             file.write(line + "\n")
         print(f"{model}, {preset}, {devices} devices: {found['cpu_s']:.0f} s of processor time", file=sys.stderr, flush=True)
-    replace_file(asked.page, page(read(asked.results)).encode())
+    replace_file(asked.page, page(read(asked.results), DEVICES).encode())
 
 
 def read(results: Path) -> list[Case]:

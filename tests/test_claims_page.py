@@ -43,9 +43,9 @@ def case_of(devices: int, ours: float, swarm: float | None) -> Case:
 
 def test_the_page_says_what_the_cases_say() -> None:
     """Best ratios with their counts, the least 2-D ratio, usable devices, recovery at 256, cloud."""
-    text = page([case_of(128, 50.0, None), case_of(256, 20.0, 60.0), case_of(64, 80.0, None)])
+    text = page([case_of(128, 50.0, None), case_of(256, 20.0, 60.0), case_of(64, 80.0, None)], (64, 128, 256, 512))
     claim = next(line for line in text.splitlines() if line.startswith("| m, `p` |"))
-    assert "| 64, 128, 256 |" in claim
+    assert "| 64, 128, 256 (not run: 512) |" in claim
     assert "3.00 × (SWARM, 256); none fits at 64, 128" in claim
     assert "0.50 × (SWARM, 256)" in claim  # memory lifted
     assert "| 4.00 × |" in claim
@@ -54,7 +54,7 @@ def test_the_page_says_what_the_cases_say() -> None:
     assert "SWARM 300 s, 200 ×; SWARM 30 s, 20 ×" in claim
     assert "10 × as long" in claim
     assert "no fit / 10 s" in text
-    assert "No case has been run" in page([])
+    assert "No case has been run" in page([], (64,))
 
 
 def test_a_run_goes_on_where_another_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
