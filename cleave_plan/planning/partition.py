@@ -12,7 +12,8 @@ GEMM) is owner o's: a device, several boxes if that is best, or the server that 
 
 ``load`` and ``rest`` (what moves between servers whatever the tiles) are ideal cost (:mod:`cleave_plan.cost.level`),
 divided by the level's lower bound. For each choice of the servers that hold the weights one program is solved. The search
-ends after ``NODES`` nodes, not after a time, so that the same input gives the same plan; what it has by then is offered.
+ends after so many nodes (:data:`NODES`), not after a time, so that the same input gives the same plan; what it has by then
+is offered.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cleave_plan.cost.level import Placement, partial_sum_seconds_of, server_sec
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Fleet, Server
 from cleave_plan.planning.option import Option, Part, on_server, option_from
+from cleave_plan.planning.solver import quiet_stdout
 from cleave_plan.planning.terms import eligible, terms_of
 from cleave_plan.workload.gemm import Gemm
 
@@ -40,8 +42,9 @@ Ints = NDArray[np.int64]
 COLUMNS = 2000
 """Boxes times owners of a level, at the most."""
 
-NODES = 100
-"""Nodes of the solver's search tree."""
+NODES, LEAST_NODES, WORK = 100, 10, 200_000
+"""Nodes of the solver's search tree at the most; in larger programs (more cells in all boxes together) as many as make the third
+number when multiplied by those cells, but not fewer than the second."""
 
 HOMES = 4
 """Choices of servers for a level's GEMMs up to which all are tried; beyond, all GEMMs on one server."""
@@ -90,13 +93,15 @@ def _fastest(
     cells = sum(block.copies * block.cells for block in blocks)
     covers = csr_array(coo_array((np.ones(len(row)), (row, column)), shape=(cells, count + 1)))
     limits = csr_array(np.hstack([loads.T, np.full((loads.shape[1], 1), -1.0)]))
-    answer = milp(
-        np.append(np.zeros(count), 1.0),
-        constraints=[LinearConstraint(covers, 1.0, 1.0), LinearConstraint(limits, -np.inf, -rest)],
-        integrality=np.append(np.ones(count), 0.0),
-        bounds=Bounds(0.0, np.append(np.ones(count), np.inf)),
-        options={"node_limit": NODES, "mip_rel_gap": 1e-9},
-    )
+    nodes = min(NODES, max(LEAST_NODES, WORK // max(len(row), 1)))
+    with quiet_stdout():
+        answer = milp(
+            np.append(np.zeros(count), 1.0),
+            constraints=[LinearConstraint(covers, 1.0, 1.0), LinearConstraint(limits, -np.inf, -rest)],
+            integrality=np.append(np.ones(count), 0.0),
+            bounds=Bounds(0.0, np.append(np.ones(count), np.inf)),
+            options={"node_limit": nodes, "mip_rel_gap": 1e-9},
+        )
     if answer.x is None:
         return []
     taken = np.asarray(answer.x[:count]) > 0.5

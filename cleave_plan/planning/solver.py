@@ -57,7 +57,7 @@ def solve(program: Program, *, gap: float, time_limit_s: float, solver: str | No
     started = time.perf_counter()
     model, variables = _translate(program)
     built = time.perf_counter()
-    with _quiet_stdout():
+    with quiet_stdout():
         model.solve(engine)
     solved = time.perf_counter()
     times = {"build_s": built - started, "solve_s": solved - built}
@@ -105,7 +105,7 @@ def _engine(solver: str | None, gap: float, time_limit_s: float) -> tuple[str, p
 
 
 @contextmanager
-def _quiet_stdout() -> Iterator[None]:
+def quiet_stdout() -> Iterator[None]:
     """Nothing that a solver prints reaches stdout, which belongs to our caller (``--json``).
 
     Some versions of HiGHS print a banner when they are constructed, before they can be told not to, and below Python.
