@@ -25,6 +25,8 @@ def agreement(facts: Sequence[Fact]) -> Fact:
 
 def filled(facts: Sequence[Fact], count: int) -> list[Fact]:
     """``facts`` cut or filled up with UNKNOWN to ``count``."""
+    if len(facts) == count:
+        return [*facts]
     return ([*facts] + [UNKNOWN] * count)[:count]
 
 

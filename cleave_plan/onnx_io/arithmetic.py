@@ -30,15 +30,25 @@ _PLAIN: dict[np.dtype[Any], int] = {
 
 def plain_fact(node: onnx.NodeProto, values: Sequence[Value | None]) -> Fact | None:
     """The one output of ``node``, an operator of the standard domain, on these inputs; None when no rule covers it."""
-    rule = VALUE_RULES.get(node.op_type)
-    if rule is None or len(node.output) != 1:
-        return None
     known = []
     for value in values:
         elem = None if value is None else _PLAIN.get(value.dtype)
         if value is None or elem is None:
             return None
         known.append(Fact(elem=elem, shape=value.shape, value=value))
+    return fact_on(node, known)
+
+
+def is_plain(fact: Fact) -> bool:
+    """Whether the values of ``fact`` are known, and of a type that shapes are computed in."""
+    return fact.value is not None and _PLAIN.get(fact.value.dtype) == fact.elem
+
+
+def fact_on(node: onnx.NodeProto, known: Sequence[Fact]) -> Fact | None:
+    """As :func:`plain_fact`, on inputs of which each :func:`is_plain`."""
+    rule = VALUE_RULES.get(node.op_type)
+    if rule is None or len(node.output) != 1:
+        return None
     try:
         output = _output(node, known)
         found = None if output is None else rule(node, known, [fact.value for fact in known if fact.value is not None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 
 _GRAPH, _GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
@@ -64,8 +66,13 @@ def get_tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Every subgraph that a node carries (branches, bodies)."""
+    return graphs_in(node.attribute)
+
+
+def graphs_in(attributes: Iterable[onnx.AttributeProto]) -> list[onnx.GraphProto]:
+    """Every subgraph that a node with these attributes carries."""
     graphs: list[onnx.GraphProto] = []
-    for attribute in node.attribute:
+    for attribute in attributes:
         kind = attribute.type
         if kind == _GRAPH:
             graphs.append(attribute.g)

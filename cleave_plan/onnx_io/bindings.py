@@ -45,18 +45,19 @@ def bind_inputs(
     """
     given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
     replaceable = set(shapes) if ir_version >= FIRST_IR_WITH_DEFAULTS else set()
-    declared = {value.name: value.type for value in graph.input if value.name not in given - replaceable}
+    left_out = given - replaceable
+    declared = {value.name: fact_of_type(value.type) for value in graph.input if value.name not in left_out}
     _check_dims(dims, graph)
     _check_shapes(shapes, declared)
     names = _names_from_shapes(declared, dims, shapes)
     inputs: dict[str, Fact] = {}
     origins: dict[str, tuple[str, int]] = {}
-    for name, kind in declared.items():
-        fact = fact_of_type(kind, names)
+    for name, fact in declared.items():
         if name in shapes:
             fact = Fact(elem=fact.elem, shape=tuple(int(size) for size in shapes[name]))
-        elif fact.shape is not None:
-            open_dims = tuple(f"{name}[{axis}]" if size is None else size for axis, size in enumerate(fact.shape))
+        elif fact.shape is not None and fact.sizes is None:
+            bound = [names.get(size, size) if isinstance(size, str) else size for size in fact.shape]
+            open_dims = tuple(f"{name}[{axis}]" if size is None else size for axis, size in enumerate(bound))
             fact = Fact(elem=fact.elem, shape=open_dims)
             for axis, size in enumerate(open_dims):
                 if isinstance(size, str):
@@ -108,7 +109,7 @@ def _symbols(values: Iterable[onnx.ValueInfoProto]) -> Iterable[str]:
                 yield size
 
 
-def _check_shapes(shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, onnx.TypeProto]) -> None:
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, Fact]) -> None:
     for name, sizes in shapes.items():
         where = f"--shape {name}={'x'.join(str(size) for size in sizes)}"
         if name not in declared:
@@ -116,7 +117,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, 
             raise UsageError(f"the model has no input {name!r}", where=where, expected=expected)
         if not all(0 <= size <= LARGEST for size in sizes):
             raise UsageError("a size is below 0 or beyond all bounds", where=where, expected="sizes of 0 or more")
-        fact = fact_of_type(declared[name])
+        fact = declared[name]
         if fact.other is not None:
             raise UsageError(f"input {name!r} is not a tensor", where=where)
         if fact.shape is not None and not _agrees(fact.shape, sizes):
@@ -133,13 +134,13 @@ def _agrees(declared: tuple[Dim, ...], sizes: tuple[int, ...]) -> bool:
 
 
 def _names_from_shapes(
-    declared: Mapping[str, onnx.TypeProto], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+    declared: Mapping[str, Fact], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, int]:
     """``dims`` and the sizes that ``shapes`` gives to symbolic dimensions of the inputs it names."""
     names = {name: int(size) for name, size in dims.items()}
     source = dict.fromkeys(names, "--dim")
     for input_name, sizes in shapes.items():
-        for dim, size in zip(fact_of_type(declared[input_name]).shape or (), sizes, strict=False):
+        for dim, size in zip(declared[input_name].shape or (), sizes, strict=False):
             if not isinstance(dim, str):
                 continue
             if names.setdefault(dim, int(size)) != size:

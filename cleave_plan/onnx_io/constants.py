@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +56,9 @@ def _outside_value(tensor: onnx.TensorProto, sizes: tuple[int, ...], folder: Pat
     return value
 
 
-def constant_fact(node: onnx.NodeProto, model: Path) -> Fact:
-    """The output of a Constant node, whichever of its attributes holds the value."""
-    for attribute in node.attribute:
+def constant_fact(attributes: Iterable[onnx.AttributeProto], model: Path) -> Fact:
+    """The output of a Constant node with these attributes, whichever of them holds the value."""
+    for attribute in attributes:
         name = attribute.name
         if name == "value":
             return tensor_fact(attribute.t, model)

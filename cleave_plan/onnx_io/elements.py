@@ -32,6 +32,12 @@ WEIGHT_DTYPES = frozenset(
 )  # fmt: skip
 """Element types that weights have; wider integers, booleans and strings hold shapes, indices and labels."""
 
+WEIGHT_CODES = frozenset(code for code, dtype in _BY_CODE.items() if dtype in WEIGHT_DTYPES)
+"""Their codes."""
+
+FLOAT_CODES = frozenset(code for code, dtype in _BY_CODE.items() if dtype.is_float)
+"""Codes of the types that hold floating-point numbers."""
+
 
 def dtype_of(code: int) -> DType | None:
     """The DType of an ``onnx.TensorProto.DataType`` code; None for 0 (undefined) and for codes without a name here."""

@@ -13,6 +13,9 @@ import onnx
 
 from cleave_plan.errors import InputFileError
 
+# Looked up once: a name of a protobuf class takes as long to find as a field.
+_EXTERNAL = onnx.TensorProto.EXTERNAL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalData:
@@ -34,7 +37,7 @@ class ExternalData:
 
 def is_external(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor's data is outside the model file."""
-    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+    return bool(tensor.data_location == _EXTERNAL)
 
 
 def _number(entries: dict[str, str], key: str, where: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -151,11 +152,12 @@ def is_small(elem: int, sizes: Iterable[int]) -> bool:
     count = 1
     for size in sizes:
         count *= size
-    if elem in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16):
+    if elem in _FLOATS:
         return count <= FLOAT_LIMIT
     return elem in _INTEGERS and count <= INTEGER_LIMIT
 
 
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16})
 _INTEGERS = frozenset(
     {
         onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.INT16, onnx.TensorProto.INT8,
@@ -164,17 +166,25 @@ _INTEGERS = frozenset(
 )  # fmt: skip
 
 
-_RAW: dict[int, np.dtype[Any]] = {
-    onnx.TensorProto.INT64: np.dtype("<i8"), onnx.TensorProto.INT32: np.dtype("<i4"), onnx.TensorProto.FLOAT: np.dtype("<f4"),
+_PLAIN: dict[int, tuple[np.dtype[Any], str]] = {
+    onnx.TensorProto.INT64: (np.dtype("<i8"), "int64_data"), onnx.TensorProto.INT32: (np.dtype("<i4"), "int32_data"),
+    onnx.TensorProto.FLOAT: (np.dtype("<f4"), "float_data"),
 }  # fmt: skip
+"""The types of most tensors that are read: how raw bytes hold them, and the field that holds them otherwise."""
 
 
 def tensor_to_array(tensor: onnx.TensorProto) -> Value:
     """Values of a small tensor that lies in the file; raises ValueError when its bytes do not fit its header."""
-    raw = _RAW.get(tensor.data_type)
-    if raw is not None and tensor.raw_data and sys.byteorder == "little":  # most of them, without a detour
-        plain: Value = np.frombuffer(tensor.raw_data, raw).reshape(tuple(tensor.dims))
-        return plain
+    plain = _PLAIN.get(tensor.data_type)
+    if plain is not None and sys.byteorder == "little":  # most of them, without a detour
+        dtype, field_name = plain
+        sizes = tuple(tensor.dims)
+        raw = tensor.raw_data
+        if raw:
+            return np.frombuffer(raw, dtype).reshape(sizes)
+        items = tuple(getattr(tensor, field_name))
+        if len(items) == prod(sizes):
+            return np.array(items, dtype).reshape(sizes)
     try:
         array: Value = numpy_helper.to_array(tensor)
     except Exception as error:  # to_array reports damage through several unrelated exception types

@@ -26,7 +26,6 @@ class NodeInference:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
-        self._imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in opsets.items()]
 
     def schema(self, op_type: str, domain: str) -> Any | None:
         """The operator's schema in the model's version of its domain, None when onnx has none."""
@@ -49,8 +48,9 @@ class NodeInference:
                 types[name] = type_of_fact(fact)
                 if fact.whole_value is not None:
                     data[name] = array_to_tensor(fact.whole_value, name)
+        imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in self._opsets.items()]
         try:
-            found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._imports)
+            found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
         except Exception as error:  # inference and checker errors of onnx share no base class
             raise InferenceFailedError(str(error)) from None
         return [fact_of_type(found[name]) if name in found else UNKNOWN for name in node.output]
@@ -80,7 +80,6 @@ def question(view: NodeView, inputs: Sequence[Fact]) -> object:
     if None in known:
         return None
     made = len(view.outputs) if len(view.made) == len(view.outputs) else tuple(map(bool, view.outputs))
-    attributes = view.node.attribute
-    if not attributes:
+    if not view.attributes:
         return view.domain, view.op, known, made
-    return view.domain, view.op, known, made, *(attribute.SerializeToString() for attribute in attributes)
+    return view.domain, view.op, known, made, *[attribute.SerializeToString() for attribute in view.attributes]

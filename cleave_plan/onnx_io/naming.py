@@ -12,7 +12,10 @@ from cleave_plan.onnx_io.views import NodeView, views_of
 
 def unique_names(nodes: Sequence[NodeView]) -> list[str]:
     """A name for every node: its own where no other node has it, else that of its first output, else its place."""
-    count = Counter(view.name for view in nodes)
+    given = [view.name for view in nodes]
+    if len({"", *given}) > len(given):
+        return given
+    count = Counter(given)
     taken = {name for name, number in count.items() if name and number == 1}
     names = []
     for index, view in enumerate(nodes):

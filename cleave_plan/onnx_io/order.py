@@ -36,7 +36,7 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     own = graph_sources(graph)
     nodes = _without_repeats(views_of(graph.node))
     # What is read, and what the graph gives out, is one of these.
-    refuse_damaged(chain(own, *map(_given_names, nodes)), where)
+    refuse_damaged(chain(own, chain.from_iterable(map(_given_names, nodes))), where)
     maker = _makers(nodes, own, where)
     sources = own.union(outer)
     for value in graph.output:
@@ -60,15 +60,17 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     return nodes
 
 
-def _given_names(view: NodeView) -> list[str]:
+def _given_names(view: NodeView) -> tuple[str, ...]:
     """The names that a node gives: its own, its operator's, those of its attributes and of what it makes."""
-    return [view.op, view.domain, view.name, *view.outputs, *[attribute.name for attribute in view.node.attribute]]
+    given = (view.op, view.domain, view.name, *view.outputs)
+    return (*given, *[attribute.name for attribute in view.attributes]) if view.attributes else given
 
 
 def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
     """Of Constants that define one tensor keep the last: some graph rewriters leave such pairs, and onnxruntime reads them so."""
-    last = {view.made[0]: place for place, view in enumerate(nodes) if view.op == "Constant" and view.made}
-    if len(last) == sum(view.op == "Constant" and bool(view.made) for view in nodes):
+    constants = [(view.made[0], place) for place, view in enumerate(nodes) if view.op == "Constant" and view.made]
+    last = dict(constants)
+    if len(last) == len(constants):
         return nodes
     return tuple(
         view for place, view in enumerate(nodes) if view.op != "Constant" or not view.made or last[view.made[0]] == place

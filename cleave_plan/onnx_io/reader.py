@@ -76,7 +76,8 @@ def _read_bytes(path: Path) -> bytes:
             raise InputFileError("this is a folder", where=str(path), expected="an ONNX file", remedy="name the .onnx file in it")
         if not S_ISREG(kind):  # a pipe or a device may never end
             raise InputFileError("this is not a regular file", where=str(path), expected="an ONNX file")
-        data = path.read_bytes()
+        with path.open("rb", buffering=0) as file:
+            data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise InputFileError(
             "there is no such file", where=str(path), expected="an ONNX model", remedy="check the path"

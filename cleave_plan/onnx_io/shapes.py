@@ -16,13 +16,13 @@ import onnx
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io import folding
 from cleave_plan.onnx_io.agreement import filled
-from cleave_plan.onnx_io.arithmetic import VALUE_RULES, plain_fact
+from cleave_plan.onnx_io.arithmetic import VALUE_RULES, fact_on, is_plain
 from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
 from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
-from cleave_plan.onnx_io.matrix_work import MICROSOFT, domain_of
+from cleave_plan.onnx_io.matrix_work import MICROSOFT
 from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
 from cleave_plan.onnx_io.naming import inside, unique_names
 from cleave_plan.onnx_io.order import node_label
@@ -74,14 +74,13 @@ class ShapeWalk:
     _inference: NodeInference = field(init=False)
     _answers: dict[object, Answer] = field(default_factory=dict)
     _bodies: dict[int, tuple[onnx.GraphProto, tuple[NodeView, ...]]] = field(default_factory=dict)
-    _flow: ControlFlow = field(init=False)
+    _flow: ControlFlow | None = None
     _has_common_rules: bool = field(init=False)
     _depth: int = 0
     _visits_left: int = _BODY_VISITS
 
     def __post_init__(self) -> None:
         self._inference = NodeInference(self.opsets)
-        self._flow = ControlFlow(self, self.trips)
         self._has_common_rules = self.opsets.get("", 1) >= FIRST_OPSET
 
     def run(self, graph: onnx.GraphProto, scope: Scope, path: str = "", nodes: Sequence[NodeView] = ()) -> dict[str, Region]:
@@ -149,32 +148,31 @@ class ShapeWalk:
 
     def _visit(self, view: NodeView, scope: Scope) -> Answer:
         if view.op == "Constant" and not view.domain:
-            return Answer(filled([constant_fact(view.node, self.path)], len(view.outputs)))
+            return Answer(filled([constant_fact(view.attributes, self.path)], len(view.outputs)))
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         key = question(view, inputs)
         answer = None if key is None else self._answers.get(key)
         if answer is None:
             self._refuse_too_few(view)
-            node = view.node
             if key is None:
-                return self._infer(node, inputs, None)
-            answer = self._known(node, inputs) or self._with_values(node, inputs, self._infer(node, inputs, None))
+                return self._infer(view, inputs, None)
+            answer = self._known(view, inputs) or self._with_values(view, inputs, self._infer(view, inputs, None))
             self._answers[key] = answer
         return answer
 
-    def _known(self, node: onnx.NodeProto, inputs: list[Fact]) -> Answer | None:
+    def _known(self, view: NodeView, inputs: list[Fact]) -> Answer | None:
         """The answer for a node of which the values can be computed by our own rules, None for any other."""
-        if node.op_type not in VALUE_RULES or not self._has_common_rules or domain_of(node):
+        if view.op not in VALUE_RULES or not self._has_common_rules or view.domain or not all(map(is_plain, inputs)):
             return None
-        fact = plain_fact(node, [fact.whole_value for fact in inputs])
+        fact = fact_on(view.node, inputs)
         return None if fact is None or fact.value is None else Answer([self._folded(fact, fact.value)])
 
-    def _infer(self, node: onnx.NodeProto, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
-        domain = domain_of(node)
-        rule = MICROSOFT_RULES.get(node.op_type) if domain == MICROSOFT else SHAPE_RULES.get((domain, node.op_type))
-        nothing = [UNKNOWN] * len(node.output)
+    def _infer(self, view: NodeView, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
+        node, op, domain = view.node, view.op, view.domain
+        rule = MICROSOFT_RULES.get(op) if domain == MICROSOFT else SHAPE_RULES.get((domain, op))
+        nothing = [UNKNOWN] * len(view.outputs)
         padded = inputs + _FILLING[len(inputs) :]
-        common = COMMON_RULES.get(node.op_type) if not domain and self._has_common_rules else None
+        common = COMMON_RULES.get(op) if not domain and self._has_common_rules else None
         plain = None if common is None else common(node, padded)
         if plain is not None:
             return Answer(filled(plain, len(nothing)))
@@ -185,31 +183,31 @@ class ShapeWalk:
         except ShapeContradictionError as error:
             return Answer(nothing, str(error), certain=True)
         except InferenceFailedError as error:
-            known = all(fact.sizes is not None for name, fact in zip(node.input, inputs, strict=True) if name)
+            known = all(fact.sizes is not None for name, fact in zip(view.inputs, inputs, strict=True) if name)
             return Answer(nothing, str(error) if known else "")
 
-    def _with_values(self, node: onnx.NodeProto, inputs: list[Fact], answer: Answer) -> Answer:
+    def _with_values(self, view: NodeView, inputs: list[Fact], answer: Answer) -> Answer:
         """Add the outputs' values where the inputs' are known and the outputs are small."""
         values = [fact.value for fact in inputs]
-        if answer.fault or not values or node.op_type in folding.RANDOM:
+        if answer.fault or not values or view.op in folding.RANDOM:
             return answer
-        if any(value is None and name for name, value in zip(node.input, values, strict=True)):
+        if any(value is None and name for name, value in zip(view.inputs, values, strict=True)):
             return answer
-        if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(node, inputs, answer.outputs):
+        if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(view, answer.outputs):
             return answer
         partly = any(value is not None and value.dtype == object for value in values)
         evaluate = folding.evaluate_partly if partly else folding.evaluate
         try:
-            folded = evaluate(node, self.opsets, values)
+            folded = evaluate(view.node, self.opsets, values)
         except folding.CannotFoldError:
             return answer
         return Answer([self._folded(fact, value) for fact, value in zip(answer.outputs, folded, strict=True)])
 
-    def _may_fold(self, node: onnx.NodeProto, inputs: list[Fact], outputs: list[Fact]) -> bool:
-        if domain_of(node) != "" or node.op_type in _NEVER_FOLDED:
+    def _may_fold(self, view: NodeView, outputs: list[Fact]) -> bool:
+        if view.domain or view.op in _NEVER_FOLDED:
             return False
         small = all(fact.sizes is not None and is_small(fact.elem, fact.sizes) for fact in outputs)
-        return (small or node.op_type in _SIZE_FROM_VALUES) and self._inference.schema(node.op_type, "") is not None
+        return (small or view.op in _SIZE_FROM_VALUES) and self._inference.schema(view.op, "") is not None
 
     @staticmethod
     def _folded(fact: Fact, value: Value) -> Fact:
@@ -220,14 +218,16 @@ class ShapeWalk:
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         node = view.node
         if not view.domain and view.op in ("If", "Loop", "Scan"):
+            # Only where it is needed: the two hold each other, and would wait for the collector.
+            flow = self._flow = self._flow or ControlFlow(self, self.trips)
             if view.op == "If":
-                outcome = self._flow.branches(node, inputs, scope, path)
+                outcome = flow.branches(node, inputs, scope, path)
             elif view.op == "Loop":
-                outcome = self._flow.loop(node, inputs, scope, path)
+                outcome = flow.loop(node, inputs, scope, path)
             else:
-                outcome = self._flow.scan(node, inputs, scope, path, self.opsets[""])
+                outcome = flow.scan(node, inputs, scope, path, self.opsets[""])
             return Answer(outcome.outputs), outcome.region
-        answer = self._infer(node, inputs, {name: scope.get(name, UNKNOWN) for name in view.reads})
+        answer = self._infer(view, inputs, {name: scope.get(name, UNKNOWN) for name in view.reads})
         # A stranger is listed itself, as an operator without a rule.
         bodies = () if view.domain else view.bodies
         reason = f"how often {view.op} runs its bodies is not known"

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import onnx
 
-from cleave_plan.onnx_io.attributes import subgraphs
+from cleave_plan.onnx_io.attributes import graphs_in, subgraphs
 from cleave_plan.onnx_io.matrix_work import STANDARD
 
 
 class NodeView(NamedTuple):
     """One node. ``domain`` is "" for standard ONNX under either of its names; ``inputs`` and ``outputs`` have "" where an
     optional one is absent; ``made`` are the outputs without those; ``reads`` the tensors that it reads, with what its subgraphs
-    capture; ``bodies`` its subgraphs."""
+    capture; ``attributes`` its attributes; ``bodies`` its subgraphs."""
 
     node: onnx.NodeProto
     op: str
@@ -27,6 +27,7 @@ class NodeView(NamedTuple):
     outputs: tuple[str, ...]
     made: tuple[str, ...]
     reads: tuple[str, ...]
+    attributes: tuple[onnx.AttributeProto, ...]
     bodies: tuple[onnx.GraphProto, ...]
 
     @property
@@ -45,10 +46,14 @@ def view_of(node: onnx.NodeProto) -> NodeView:
     inputs, outputs, domain = tuple(node.input), tuple(node.output), node.domain
     reads = tuple(filter(None, inputs)) if "" in inputs else inputs
     made = tuple(filter(None, outputs)) if "" in outputs else outputs
-    bodies = tuple(subgraphs(node)) if node.attribute else ()
+    attributes = tuple(node.attribute)
+    bodies = tuple(graphs_in(attributes)) if attributes else ()
     if bodies:
         reads += tuple(_captured(bodies))
-    return NodeView(node, node.op_type, "" if domain in STANDARD else domain, node.name, inputs, outputs, made, reads, bodies)
+    if domain in STANDARD:
+        domain = ""
+    # What NodeView(...) does, without its call of ten arguments: this runs once for each node of a model.
+    return tuple.__new__(NodeView, (node, node.op_type, domain, node.name, inputs, outputs, made, reads, attributes, bodies))
 
 
 def views_of(nodes: Iterable[onnx.NodeProto]) -> tuple[NodeView, ...]:
