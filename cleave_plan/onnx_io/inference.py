@@ -27,8 +27,15 @@ class NodeInference:
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
 
+    @property
+    def opset(self) -> int:
+        """The model's version of the standard domain."""
+        return self._opsets.get("", 1)
+
     def schema(self, op_type: str, domain: str) -> Any | None:
         """The operator's schema in the model's version of its domain, None when onnx has none."""
+        if domain and not domain.startswith("ai.onnx"):  # onnx's own domains; its register is slow to load
+            return None
         return _schema(op_type, domain, self._opsets.get(domain, 1))
 
     def outputs(

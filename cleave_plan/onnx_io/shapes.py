@@ -17,6 +17,7 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io import folding
 from cleave_plan.onnx_io.agreement import filled
 from cleave_plan.onnx_io.arithmetic import VALUE_RULES, fact_on, is_plain
+from cleave_plan.onnx_io.arity import refuse_too_few
 from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
 from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
 from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
@@ -29,7 +30,6 @@ from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.regions import Pass, Region
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 from cleave_plan.onnx_io.views import NodeView, view_of, views_of
-from cleave_plan.units import plural
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
@@ -133,19 +133,6 @@ class ShapeWalk:
             )  # fmt: skip
         self.faults[view.first_output] = answer.fault
 
-    def _refuse_too_few(self, view: NodeView) -> None:
-        """Rooms behind this one take the operands that an operator must have as given."""
-        schema = self._inference.schema(view.op, view.domain)
-        if schema is None:
-            return
-        for kind, there, least in (("input", view.inputs, schema.min_input), ("output", view.outputs, min(schema.min_output, 1))):
-            if len(there) < least:
-                raise InputFileError(
-                    f"{node_label(view.node)} has {plural(len(there), kind)}", where=str(self.path),
-                    expected=f"{plural(least, kind)} or more, as the operator is defined",
-                    remedy="export or download the model again",
-                )  # fmt: skip
-
     def _visit(self, view: NodeView, scope: Scope) -> Answer:
         if view.op == "Constant" and not view.domain:
             return Answer(filled([constant_fact(view.attributes, self.path)], len(view.outputs)))
@@ -153,7 +140,7 @@ class ShapeWalk:
         key = question(view, inputs)
         answer = None if key is None else self._answers.get(key)
         if answer is None:
-            self._refuse_too_few(view)
+            refuse_too_few(view, self._inference, str(self.path))
             if key is None:
                 return self._infer(view, inputs, None)
             answer = self._known(view, inputs) or self._with_values(view, inputs, self._infer(view, inputs, None))

@@ -16,10 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from cleave_plan.onnx_io.arithmetic import VALUE_RULES, plain_fact
+from cleave_plan.onnx_io.arity import least_inputs
 from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference
-from cleave_plan.onnx_io.shape_rules import MOST_INPUTS
+from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
 node = helper.make_node
 INTEGER_TESTS = 40
@@ -138,3 +139,16 @@ def test_common_rules_contradict_onnx_nowhere(asked: tuple[onnx.NodeProto, list[
             assert len(mine.shape) == len(theirs.shape)
             for size, other in zip(mine.shape, theirs.shape, strict=True):
                 assert other is None or size == other
+
+
+def test_least_inputs_are_those_of_the_register() -> None:
+    """Numbers of inputs that are written down here are those that onnx defines, in every operator set from 7 on."""
+    covered = set(COMMON_RULES) | {op for domain, op in SHAPE_RULES if not domain}
+    for op in sorted(covered):
+        for opset in range(7, onnx.defs.onnx_opset_version() + 1):
+            try:
+                schema = onnx.defs.get_schema(op, opset, "")
+            except onnx.defs.SchemaError:
+                continue
+            assert least_inputs(op, opset) == schema.min_input, (op, opset)
+    assert least_inputs("Unheard", 20) is None
