@@ -38,7 +38,7 @@ LINES = 16
 VECTORS, SUSPECTS = 12, 8
 """Of attention: random vectors, and rows of the largest residuals that are computed again."""
 
-SLACK = 32.0
+SLACK = 8.0
 """How much more than this machine's own rounding a device's may be, where there is no error model."""
 
 

@@ -16,7 +16,7 @@ from cleave_plan.kernels.spotcheck import LINES
 from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.workload.gemm import GemmShape
 
-PROJECTED = [kind for kind in KINDS if kind not in ("requantised", "attention float16")]
+PROJECTED = [kind for kind in KINDS if kind != "requantised"]
 WHOLE_NUMBERS = ("int8", "int16", "int32", "requantised")
 
 
