@@ -155,7 +155,7 @@ def _memory_rows(size: int) -> list[Row]:
 
 def show(row: Row) -> str:
     """The row as a line of the table."""
-    return f"{row.case:<42}{row.what:<46}{row.value:>10.4g} {row.unit:<4}{row.verdict}"
+    return f"{row.case:<42}{row.what:<58}{row.value:>10.4g} {row.unit:<4}{row.verdict}"
 
 
 def main(arguments: list[str] | None = None) -> int:

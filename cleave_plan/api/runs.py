@@ -40,6 +40,7 @@ def execute(
     engine: str = "local",
     workers: int | None = None,
     runtime: str = "auto",
+    convolution: str = "numpy",
     reproducible: bool = False,
     integrity: bool | None = None,
     progress: Progress = silent,
@@ -47,10 +48,11 @@ def execute(
     """Run one batch as the plan says, and report outputs, times and traffic.
 
     ``engine`` "local" plays the devices with ``workers`` processes of this machine (default: one per core); ``runtime``
-    runs the server's operators ("auto", "onnxruntime" or "reference"); ``reproducible``: in fixed blocks, so that every plan of
-    the model gives the same bits; ``integrity``: whether each tile that a device returns is checked (None: where devices are
-    other machines). Raises InputFileError when plan, model and inputs do not belong together, ExecutionError when
-    no device is left.
+    runs the server's operators ("auto", "onnxruntime" or "reference"); ``convolution`` computes tiles of convolutions on
+    local workers ("numpy", or "onnxruntime" where it can: the result's notes say what was left to NumPy);
+    ``reproducible``: in fixed blocks, so that every plan of the model gives the same bits; ``integrity``: whether each tile
+    that a device returns is checked (None: where devices are other machines). Raises InputFileError when plan, model and
+    inputs do not belong together, ExecutionError when no device is left.
     """
     with open_session(
         plan,
@@ -58,6 +60,7 @@ def execute(
         engine=engine,
         workers=workers,
         runtime=runtime,
+        convolution=convolution,
         reproducible=reproducible,
         integrity=integrity,
         progress=progress,
@@ -72,6 +75,7 @@ def open_session(
     engine: str = "local",
     workers: int | None = None,
     runtime: str = "auto",
+    convolution: str = "numpy",
     reproducible: bool = False,
     integrity: bool | None = None,
     progress: Progress = silent,
@@ -83,7 +87,7 @@ def open_session(
     from cleave_plan.execution.engines.choice import engine_named
     from cleave_plan.execution.session import Session
 
-    chosen = engine_named(engine, workers=workers)
+    chosen = engine_named(engine, workers=workers, convolution=convolution)
     checked = engine != "local" if integrity is None else integrity
     return Session(
         plan, model, engine=chosen, runtime=runtime, reproducible=reproducible, integrity=checked, progress=progress
@@ -99,6 +103,7 @@ def emulate_run(
     engine: str = "local",
     workers: int | None = None,
     runtime: str = "auto",
+    convolution: str = "numpy",
     scale: float | None = None,
     reproducible: bool = False,
     integrity: bool | None = None,
@@ -117,6 +122,7 @@ def emulate_run(
         engine=engine,
         workers=workers,
         runtime=runtime,
+        convolution=convolution,
         reproducible=reproducible,
         integrity=integrity,
         progress=progress,
@@ -134,6 +140,9 @@ def compare_run(
     engine: str = "ray",
     workers: int | None = None,
     runtime: str = "auto",
+    convolution: str = "numpy",
+    reproducible: bool = False,
+    integrity: bool | None = None,
     progress: Progress = silent,
 ) -> tuple[RunResult, RunComparison]:
     """Run a batch on the devices of ``fleet`` themselves, and compare it with what was predicted for them.
@@ -144,7 +153,10 @@ def compare_run(
     from cleave_plan.execution.prices import FleetPrices
     from cleave_plan.execution.truth import compare
 
-    with open_session(plan, model, engine=engine, workers=workers, runtime=runtime, progress=progress) as session:
+    with open_session(
+        plan, model, engine=engine, workers=workers, runtime=runtime, convolution=convolution, reproducible=reproducible,
+        integrity=integrity, progress=progress,
+    ) as session:  # fmt: skip
         require_same(plan, session.workload, fleet)
         prices = FleetPrices(plan, session.workload, fleet, session.jobs)
         session.run(inputs)

@@ -16,6 +16,7 @@ Examples:
   cleave-plan run plan.json --model model.onnx --verify
   cleave-plan run plan.json --model model.onnx --inputs x.npz --outputs y.npz
   cleave-plan run plan.json --model model.onnx --reproducible --integrity on --outputs y.npz
+  cleave-plan run plan.json --model resnet.onnx --convolution onnxruntime --verify
   cleave-plan run plan.json --model model.onnx --emulate --fleet fleet.yaml
   cleave-plan run plan.json --model model.onnx --engine ray --fleet fleet.yaml --record run.json
   cleave-plan run plan.json --model model.onnx --record run.json --trace run.pftrace
@@ -40,6 +41,10 @@ Examples:
 @click.option(
     "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
     help="What runs the server's operators; auto is onnxruntime where it is installed.",
+)  # fmt: skip
+@click.option(
+    "--convolution", type=click.Choice(["numpy", "onnxruntime"]), default="numpy", show_default=True,
+    help="What computes convolutions on local workers: onnxruntime is faster for kernels wider than 1 x 1 in float32.",
 )  # fmt: skip
 @click.option(
     "--reproducible", is_flag=True, help="Compute in fixed blocks: the same bits under every plan, whatever devices do. Slower."
@@ -72,6 +77,7 @@ def run(
     workers: int | None,
     seed: int,
     runtime: str,
+    convolution: str,
     reproducible: bool,
     integrity: str | None,
     emulate: bool,
@@ -114,6 +120,7 @@ def run(
     plan = load_plan(plan_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
     how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime, "reproducible": reproducible}
+    how["convolution"] = convolution
     how["integrity"] = None if integrity is None else integrity == "on"
     inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
     with progress_bar("running") as progress:

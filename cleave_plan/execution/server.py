@@ -17,13 +17,16 @@ from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
 from cleave_plan.onnx_io.importer import ImportedModel
-from cleave_plan.onnx_io.ort_session import LARGE_BYTES, Outlets
+from cleave_plan.onnx_io.ort_session import Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
 from cleave_plan.onnx_io.refusal import Value
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
 from cleave_plan.progress import Progress
+
+SHARED_BYTES = 1 << 12
+"""Weights of this size are brought within reach of devices once; smaller ones go with each job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -188,8 +191,9 @@ class Walk:
         if name in values:
             return values[name]
         if name not in self._shared:
-            weight = self._weights[name]
-            self._shared[name] = self._engine.share(weight) if weight.nbytes >= LARGE_BYTES else weight
+            weight = self._weights[name].view()
+            weight.flags.writeable = False  # a constant, for which devices may make themselves ready
+            self._shared[name] = self._engine.share(weight) if weight.nbytes >= SHARED_BYTES else weight
         return self._shared[name]
 
     def _value(self, name: str, values: Mapping[str, Value]) -> Value:

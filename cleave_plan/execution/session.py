@@ -17,6 +17,8 @@ from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.reproducible import on_grid
 from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.tile import Product
+from cleave_plan.onnx_io.conv_kernel import Convolution, takes
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
@@ -61,8 +63,9 @@ class Session:
         if reproducible:
             placed = on_grid(placed, self._imported.workload)
         self._load = device_load(placed.values())
-        self._notes = sent_again(plan)
         self._engine = LocalEngine(workers) if engine is None else engine
+        chosen = self._engine.convolution if isinstance(self._engine, LocalEngine) else Convolution.NUMPY
+        self._notes = sent_again(plan) + left_to_numpy(placed.values(), chosen)
         self._started = False
         try:
             self._walk = Walk(
@@ -161,6 +164,18 @@ def sent_again(plan: Plan) -> tuple[str, ...]:
     if told.first_batch_s == told.batch_s:
         return (f"{spared} too, and the plan's times are of devices that keep them",)
     return (f"{spared} too, as in the plan's first batch ({format_value(told.first_batch_s, Unit.SECONDS)})",)
+
+
+def left_to_numpy(placed: Iterable[Placed], chosen: str) -> tuple[str, ...]:
+    """The note on convolutions that NumPy computes though onnxruntime is ``chosen``."""
+    convolutions = [place for place in placed if place.away and place.gemm.window is not None]
+    left = [place for place in convolutions if place.grid is not None or not takes(Product.of(place.gemm))]
+    if chosen == Convolution.NUMPY or not left:
+        return ()
+    return (
+        f"onnxruntime computes {len(convolutions) - len(left)} of {len(convolutions)} convolutions if their kernels are weights, "
+        "NumPy the others: onnxruntime is used for float32 with kernels wider than 1 x 1, and not in reproducible runs",
+    )
 
 
 def device_load(placed: Iterable[Placed]) -> dict[str, float]:

@@ -69,6 +69,7 @@ class Watch:
         self._own: dict[str, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=ALL_LEVELS)
         self._off: deque[float] = deque(maxlen=ALL_LEVELS)
+        self._margin: float | None = None  # exp(4 s), until the spread is known anew: the server asks for it with every event
         self._overtaken: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -92,7 +93,8 @@ class Watch:
         ratio = max(now_s - row.sent_s, 1e-6) / row.load
         expected = self._pace(task.device)
         if expected is not None:
-            self._off.append(math.log(ratio / expected))
+            self._off.append(abs(math.log(ratio / expected)))
+            self._margin = None
         self._own.setdefault(task.device, deque(maxlen=OWN_LEVELS)).append(ratio)
         self._all.append(ratio)
         row.work = 0.0
@@ -106,7 +108,9 @@ class Watch:
         row, pace = self._rows.get(device), self._pace(device)
         if row is None or not row.tasks or pace is None:
             return math.inf
-        return row.sent_s + pace * row.load * math.exp(DEVIATIONS * self._spread()) + GRACE_S
+        if self._margin is None:
+            self._margin = math.exp(DEVIATIONS * self._spread())
+        return row.sent_s + pace * row.load * self._margin + GRACE_S
 
     def silent_s(self, device: str, now_s: float) -> float:
         """How long ago a device was heard of in this level, or sent its first tile."""
@@ -131,5 +135,5 @@ class Watch:
         return median(own) if own else median(self._all) if self._all else None
 
     def _spread(self) -> float:
-        off = median(abs(value) for value in self._off) if self._off else 0.0
+        off = median(self._off) if self._off else 0.0
         return min(max(1.4826 * off, LEAST_SPREAD), MOST_SPREAD)

@@ -14,11 +14,16 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.execution.engines.wire import HELLO, IN_PLACE, Answer, Job, Order, answer, read_order
 from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.tile import Product
+
+if TYPE_CHECKING:
+    from cleave_plan.onnx_io.conv_kernel import Convolver
 
 START = ("-P", "-c", "from cleave_plan.execution.worker import main; main()")
 """Arguments of the interpreter: nothing from the working folder, and this module under its own name."""
@@ -36,6 +41,7 @@ class Bench:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._jobs: dict[int, tuple[Job, list[Array | None], Array]] = {}
+        self._convolver: Convolver | None = None
 
     def open(self, job: Job) -> None:
         """Make a job's arrays ready."""
@@ -55,12 +61,25 @@ class Bench:
         job, operands, whole = self._jobs[order.job]
         work = job.work
         bytes_up = work.result_bytes(order.box)
-        if order.offset == IN_PLACE:
+        in_place = order.offset == IN_PLACE
+        if not in_place:
+            block = Block.contiguous(order.offset, work.result_shape(order.box), work.result_dtype(order.box))
+            whole = self._arena.view(block)
+        if job.prepared and isinstance(work, Product):
+            nbytes = self._by_onnxruntime().run(work, operands, order.box, whole, in_place=in_place, kernels=job.operands[1])
+        elif in_place:
             nbytes = work.run_into(operands, order.box, whole)
         else:
-            block = Block.contiguous(order.offset, work.result_shape(order.box), work.result_dtype(order.box))
-            nbytes, _ = work.run(operands, order.box, self._arena.view(block))
+            nbytes, _ = work.run(operands, order.box, whole)
         return Answer(order.job, order.tile, nbytes, bytes_up, time.perf_counter() - begin)
+
+    def _by_onnxruntime(self) -> Convolver:
+        """What computes convolutions with onnxruntime, which is loaded when it is first needed."""
+        from cleave_plan.onnx_io.conv_kernel import Convolver
+
+        if self._convolver is None:
+            self._convolver = Convolver()
+        return self._convolver
 
 
 def _beat(beats: Array, place: int, parent: int) -> None:

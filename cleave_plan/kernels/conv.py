@@ -7,7 +7,7 @@ not sent; it is added here. The im2col matrix exists only on the device, a block
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -109,14 +109,30 @@ def convolve(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, r
     together, so that the kernels are read once for several.
     """
     kernels = weights.transpose(0, 2, 1)
-    for place, piece in zip(image_ranges(window, rows), pieces, strict=True):
-        origin = tuple(start for start, _ in _sent(window, place))
-        padded = _with_padding(window, piece, origin, place)
+    for place, padded in padded_pieces(window, pieces, rows):
         step = max(1, FEW_POSITIONS // place.positions)
         for first in range(place.start, place.stop, step):
             end = min(first + step, place.stop)
             images = padded[first - place.start : end - place.start]
             _convolve_images(window, images, kernels, place, rooms(place, first, end))
+
+
+def padded_pieces(window: ConvWindow, pieces: tuple[Array, ...], rows: slice) -> Iterator[tuple[ImageRange, Array]]:
+    """Each range of ``rows`` with all that its windows reach, [images, groups * channels, *span]: a convolution of it without
+    padding gives the range's positions, after :func:`skipped_positions`."""
+    for place, piece in zip(image_ranges(window, rows), pieces, strict=True):
+        origin = tuple(start for start, _ in _sent(window, place))
+        yield place, _with_padding(window, piece, origin, place)
+
+
+def skipped_positions(place: ImageRange, sizes: Sequence[int]) -> int:
+    """How many of the positions that the span of ``place`` gives (``sizes`` along each axis) lie before its first."""
+    return place.first % prod(sizes[_lead(sizes) + 1 :])
+
+
+def _lead(sizes: Sequence[int]) -> int:
+    """The first axis along which positions vary."""
+    return next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes) - 1)
 
 
 def convolved(window: ConvWindow, pieces: tuple[Array, ...], weights: Array, *, rows: slice) -> Array:
@@ -133,9 +149,8 @@ def im2col(window: ConvWindow, sent: ImageRange, piece: Array, part: ImageRange,
     """
     origin = tuple(start for start, _ in _sent(window, sent))
     view, sizes = _windows(window, _with_padding(window, piece, origin, part))
-    inner = prod(sizes[next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes) - 1) + 1 :])
     matrix = view.reshape(groups, window.channels * prod(window.kernel), prod(sizes))
-    return np.ascontiguousarray(matrix[..., part.first % inner :][..., : part.positions])
+    return np.ascontiguousarray(matrix[..., skipped_positions(part, sizes) :][..., : part.positions])
 
 
 def patch(window: ConvWindow, piece: Array, *, row: int) -> Array:
@@ -183,13 +198,13 @@ def _convolve_images(window: ConvWindow, padded: Array, kernels: Array, place: I
     view, sizes = _windows(window, padded)
 
     # Along the first axis that varies, whole slabs of `inner` positions are multiplied at a time.
-    lead = next((axis for axis, size in enumerate(sizes) if size > 1), axes - 1)
+    lead = _lead(sizes)
     inner = prod(sizes[lead + 1 :])
     view = view.reshape(*view.shape[: axes + 2], *sizes[lead:])
     slabs = max(1, BLOCK_BYTES // max(1, groups * count * inner * depth * kernels.itemsize))
     if prod(window.kernel) == 1 and count == 1:
         slabs = sizes[lead]  # nothing is copied: the image is the matrix
-    skipped = place.first % inner
+    skipped = skipped_positions(place, sizes)
     for begin in range(0, sizes[lead], slabs):
         block = view[(slice(None),) * (axes + 2) + (slice(begin, begin + slabs),)]
         wide = block.shape[axes + 2] * inner

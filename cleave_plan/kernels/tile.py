@@ -146,14 +146,14 @@ class Product:
         if self.window is None:
             whole[self.area(box)] = result
         else:
-            copy_rooms(self.window, box.rows, rooms_of_tile(result, self.window, box.rows), self._rooms(whole, box))
+            copy_rooms(self.window, box.rows, rooms_of_tile(result, self.window, box.rows), self.rooms(whole, box))
 
     def fetch(self, whole: Array, box: Box) -> Array:
         """A tile's result out of the whole; a view where it can be one."""
         if self.window is None:
             return whole[self.area(box)]
         result = np.empty(box.result_shape, whole.dtype)
-        copy_rooms(self.window, box.rows, self._rooms(whole, box), rooms_of_tile(result, self.window, box.rows))
+        copy_rooms(self.window, box.rows, self.rooms(whole, box), rooms_of_tile(result, self.window, box.rows))
         return result
 
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
@@ -169,7 +169,7 @@ class Product:
         if 0 in box.result_shape:
             return pieces.nbytes
         if _is_direct(self, pieces, box):
-            _convolved(self, pieces, box, whole.dtype, self._rooms(whole, box))
+            _convolved(self, pieces, box, whole.dtype, self.rooms(whole, box))
         else:
             self.place(whole, box, multiply(self, pieces, box))
         return pieces.nbytes
@@ -180,7 +180,8 @@ class Product:
             raise ValueError("an operand is absent")
         return cut(self, a, b, box, Companions(*along))
 
-    def _rooms(self, whole: Array, box: Box) -> Rooms:
+    def rooms(self, whole: Array, box: Box) -> Rooms:
+        """Where the results of a convolution's tile stand in ``whole``."""
         assert self.window is not None
         return rooms_of_images(whole, self.window, self.shape.batch, box.batch, box.columns)
 

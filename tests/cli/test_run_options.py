@@ -9,6 +9,8 @@ import numpy as np
 from cli_cases import FLEET, Files, cleave
 from trace_cases import decoded
 
+from cleave_plan.api import compare_run, draw_inputs, load_fleet, load_plan
+
 
 def test_reproducible_runs_of_two_plans(tmp_path: Path, files: Files) -> None:
     """Plans that cut differently give the same bits."""
@@ -56,3 +58,25 @@ def test_a_run_traced(tmp_path: Path, files: Files) -> None:
     for _, depth, start, stop in tiles:
         assert depth == 0
         assert any(begin <= start <= stop <= end for _, _, begin, end in levels)
+
+
+def test_convolutions_by_onnxruntime(files: Files) -> None:
+    """A model without convolutions runs as ever; other names, and the Ray engine, are usage errors."""
+    run = ["run", files.plan, "--model", files.model, "--workers", "2"]
+    assert cleave(*run, "--convolution", "onnxruntime", "--verify").exit_code == 0
+    assert cleave(*run, "--convolution", "cudnn").exit_code == 2
+    refused = cleave("run", files.plan, "--model", files.model, "--engine", "ray", "--convolution", "onnxruntime")
+    assert refused.exit_code == 2
+    assert "--engine ray without --convolution" in refused.stderr
+
+
+def test_every_option_reaches_a_run_that_is_compared_with_its_prediction(files: Files) -> None:
+    """What `run --engine ray --fleet` does, on local workers: it takes the options that a plain run takes."""
+    plan = load_plan(files.plan)
+    result, comparison = compare_run(
+        plan, files.model, load_fleet(files.fleet), draw_inputs(plan, files.model, seed=0), engine="local", workers=2,
+        runtime="auto", convolution="numpy", reproducible=True, integrity=True,
+    )  # fmt: skip
+    assert result.reproducible
+    assert result.tiles_checked == result.tiles_run > 0
+    assert len(comparison.levels) > 0

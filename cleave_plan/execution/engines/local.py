@@ -22,11 +22,12 @@ from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines import wire
 from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task, without_job
-from cleave_plan.execution.engines.memory import Arena, Block
 from cleave_plan.execution.engines.process import WorkerProcess, share_out
+from cleave_plan.execution.engines.shared import SharedArrays
 from cleave_plan.execution.worker import BEATS, START
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
+from cleave_plan.onnx_io.conv_kernel import Convolution, require_convolution, takes
 
 POLL_S = 0.5
 """Longest wait between two looks at the heartbeats."""
@@ -75,10 +76,15 @@ class LocalEngine:
     """Runs tiles in ``workers`` processes (default: one per core, never more than devices).
 
     A worker without a heartbeat for ``hang_limit_s`` seconds, while its answer is waited for, counts as lost.
-    ``start`` are the interpreter's arguments that begin a worker (tests begin worse ones).
+    ``start`` are the interpreter's arguments that begin a worker (tests begin worse ones). ``convolution``: what computes
+    tiles of convolutions where it can; NumPy computes all others.
     """
 
-    def __init__(self, workers: int | None = None, *, hang_limit_s: float = 60.0, start: Sequence[str] = START) -> None:
+    def __init__(
+        self, workers: int | None = None, *, hang_limit_s: float = 60.0, start: Sequence[str] = START,
+        convolution: str = Convolution.NUMPY,
+    ) -> None:  # fmt: skip
+        self.convolution = require_convolution(convolution)
         if workers is not None and workers < 1:
             raise UsageError(f"{workers} workers asked for", expected="1 or more")
         self._limit = workers or usable_cores()
@@ -88,12 +94,11 @@ class LocalEngine:
         self._by_device: dict[str, _Worker] = {}
         self._started = 0
         self._jobs: dict[int, _Job] = {}
-        self._placed: dict[tuple[object, ...], tuple[Array, Array]] = {}
         self._events: deque[Event] = deque()
         self._checked_at = 0.0
         self._selector = selectors.DefaultSelector()
-        self._arena = Arena()
-        self._beats = self._arena.empty(BEATS.shape, BEATS.dtype)
+        self._shared = SharedArrays()
+        self._beats = self._shared.empty(BEATS.shape, BEATS.dtype)
         self._beats[:] = 0
 
     def start(self, load: Mapping[str, float]) -> None:
@@ -121,23 +126,19 @@ class LocalEngine:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array in shared memory."""
-        return self._arena.empty(shape, dtype)
+        return self._shared.empty(shape, dtype)
 
     def share(self, array: Array) -> Array:
-        """The numbers of ``array`` in shared memory."""
-        if self._arena.block_of(array) is not None:
-            return array
-        copy = self._arena.empty(array.shape, DType(array.dtype.name))
-        copy[...] = array
-        copy.flags.writeable = array.flags.writeable
-        return copy
+        """The numbers of ``array`` in shared memory; a copy of a read-only array is a constant for as long as the engine runs."""
+        return self._shared.share(array)
 
     def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
         """Find or copy the operands into shared memory, and make room for the whole result there."""
-        placed = [None if array is None else self._place(array) for array in operands]
-        whole = self._arena.empty(work.whole_shape, work.out_dtype)
-        blocks = tuple(None if array is None else self._block(array) for array in placed)
-        opening = wire.opening(wire.Job(job, work, blocks, self._block(whole)))
+        placed = [None if array is None else self._shared.place(array) for array in operands]
+        whole = self._shared.empty(work.whole_shape, work.out_dtype)
+        blocks = tuple(None if array is None else self._shared.block(array) for array in placed)
+        prepared = self.convolution == Convolution.ONNXRUNTIME and takes(work) and self._are_constant(placed[1:2])
+        opening = wire.opening(wire.Job(job, work, blocks, self._shared.block(whole), prepared))
         arrays = tuple(array for array in placed if array is not None)
         self._jobs[job] = _Job(work=work, opening=opening, whole=whole, arrays=arrays)
         return whole
@@ -189,7 +190,7 @@ class LocalEngine:
         self._events = without_job(self._events, job)
         self._settle(job, 0)
         if all(other.closed for other in self._jobs.values()):
-            self._placed.clear()
+            self._shared.forget()
 
     def stop(self) -> None:
         """Close the lines, on which idle workers leave, and kill the others."""
@@ -202,15 +203,14 @@ class LocalEngine:
         self._workers.clear()
         self._by_device.clear()
         self._jobs.clear()
-        self._placed.clear()
         self._events.clear()
         self._selector.close()
-        self._arena.close()
+        self._shared.close()
 
     def _spawn(self, devices: tuple[str, ...], *, late: bool) -> _Worker:
         if self._started == BEATS.shape[0]:
             raise ExecutionError(f"{self._started} workers have been started in this run", expected="fewer that are lost")
-        process = WorkerProcess.spawn(self._start, self._started, self._arena.descriptor)
+        process = WorkerProcess.spawn(self._start, self._started, self._shared.descriptor)
         worker = _Worker(process=process, devices=devices, late=late)
         self._started += 1
         self._workers.append(worker)
@@ -219,17 +219,8 @@ class LocalEngine:
             self._by_device |= dict.fromkeys(devices, worker)
         return worker
 
-    def _place(self, array: Array) -> Array:
-        """``array`` if it lies in shared memory, else a copy that does; one copy for jobs that are open together."""
-        interface = array.__array_interface__
-        key = (interface["data"][0], array.shape, array.strides, array.dtype)
-        if key not in self._placed:
-            # The array is kept: its address names it for only as long as it lives.
-            self._placed[key] = (array, self.share(array))
-        return self._placed[key][1]
-
-    def _block(self, array: Array) -> Block:
-        return self._arena.block_of(array) or Block.contiguous(0, array.shape, DType(array.dtype.name))
+    def _are_constant(self, arrays: Sequence[Array | None]) -> bool:
+        return all(array is not None and self._shared.is_constant(array) for array in arrays)
 
     def _feed(self, worker: _Worker) -> None:
         """Hand waiting tiles over, up to the window."""
@@ -255,8 +246,8 @@ class LocalEngine:
         work, box = job.work, task.box
         if not task.apart and work.holds_inner(box):
             return wire.IN_PLACE
-        result = self._arena.empty(work.result_shape(box), work.result_dtype(box))
-        offset = self._block(result).offset
+        result = self._shared.empty(work.result_shape(box), work.result_dtype(box))
+        offset = self._shared.block(result).offset
         job.apart[task.tile] = (offset, result)
         return offset
 

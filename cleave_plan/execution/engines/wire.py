@@ -37,12 +37,16 @@ class BrokenLineError(Exception):
 
 
 class Job(NamedTuple):
-    """A GEMM or chain: where its operands lie, and its whole result."""
+    """A GEMM or chain: where its operands lie, and its whole result.
+
+    ``prepared``: it is a convolution for onnxruntime, whose kernels are the same in every job that has them in this place.
+    """
 
     number: int
     work: Work
     operands: tuple[Block | None, ...]
     result: Block
+    prepared: bool = False
 
 
 class Order(NamedTuple):
