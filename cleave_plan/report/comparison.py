@@ -123,12 +123,13 @@ def _line(rows: list[Row]) -> list[str]:
     assert able is not None
     o = able.outcome
     degrees = ", ".join(f"{key} {value}" for key, value in o.degrees.items())
+    unknown = "unknown" if math.isfinite(o.batch_s) else ""  # a device's watts are missing; what does not run takes none
     within, free = ("" if row is None else _time(row.outcome.batch_s) for row in (limited, lifted))
     return [
         o.name, within, free, count(o.devices_used) if o.devices_used else "", degrees, _bytes(o.down_bytes), _bytes(o.up_bytes),
         _bytes(o.memory_bytes), format_value(o.recovery_s, Unit.SECONDS) if math.isfinite(o.recovery_s) else "",
-        "" if able.energy_wh is None else f"{able.energy_wh:.4g} Wh",
-        "" if able.cost_dollars is None else f"${able.cost_dollars:.3g}",
+        unknown if able.energy_wh is None else f"{able.energy_wh:.4g} Wh",
+        unknown if able.cost_dollars is None else f"${able.cost_dollars:.3g}",
     ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 "use strict";
-// Each figure holds its specification and its data as JSON. Data are columns; a figure with a choice holds one set for each option.
+// Each figure holds its specification and its data as JSON. Data are columns; a figure with a choice holds one set for each option;
+// a column of words that come again and again holds them once, and each row's place among them.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function theme() {
@@ -16,7 +17,12 @@ function theme() {
   };
 }
 
-function rows(columns) {
+function unpacked(column) {
+  return Array.isArray(column) ? column : column.at.map((place) => column.words[place]);
+}
+
+function rows(packed) {
+  const columns = Object.fromEntries(Object.entries(packed).map(([name, column]) => [name, unpacked(column)]));
   const names = Object.keys(columns);
   const count = names.length ? columns[names[0]].length : 0;
   return Array.from({ length: count }, (_, place) => Object.fromEntries(names.map((name) => [name, columns[name][place]])));
