@@ -190,7 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
             f"{Path(jobs[place].path).name}: imported in {ours.seconds:.2f} s, {ours.peak_bytes / 1e6:.0f} MB; "
             f"onnx-tool: {theirs.error or theirs.macs}"
         )
-    print(f"import is {table['profile']['seconds'] / table['import']['seconds']:.2f} times as fast as profile")
+    if table["import"]["common_files"]:
+        print(f"import is {table['profile']['seconds'] / table['import']['seconds']:.2f} times as fast as profile")
     return 0
 
 
