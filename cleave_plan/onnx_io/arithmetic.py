@@ -52,7 +52,7 @@ def fact_on(node: onnx.NodeProto, known: Sequence[Fact]) -> Fact | None:
     try:
         output = _output(node, known)
         found = None if output is None else rule(node, known, [fact.value for fact in known if fact.value is not None])
-    except (ShapeContradictionError, ValueError, IndexError):  # the node cannot run; onnx says why
+    except (ShapeContradictionError, ValueError, IndexError, OverflowError):  # the node cannot run; onnx says why
         return None
     if output is None or output.sizes is None or found is None or _PLAIN.get(found.dtype) != output.elem:
         return None

@@ -32,7 +32,7 @@ def axes_of(node: onnx.NodeProto, inputs: Facts, place: int) -> tuple[int, ...] 
     """The attribute ``axes``, or the values of the input at ``place``, which replaced it; () when there is neither, None when
     the values are not known."""
     if place < len(node.input) and node.input[place]:
-        value = inputs[place].whole_value
+        value = inputs[place].whole_numbers
         return None if value is None or value.ndim > 1 else tuple(int(axis) for axis in value.ravel())
     return get_ints(node, "axes", ()) or ()
 
@@ -128,7 +128,7 @@ def slices_of(node: onnx.NodeProto, inputs: Facts, shape: tuple[Dim, ...]) -> li
     """What Slice takes of each axis; None when it is not known. Bounds are clipped as Python clips them."""
     bounds: list[list[int]] = []
     for name, place in (("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)):
-        value = inputs[place].whole_value if place < len(node.input) and node.input[place] else None
+        value = inputs[place].whole_numbers if place < len(node.input) and node.input[place] else None
         if value is None and place < len(node.input) and node.input[place]:
             return None
         given = get_ints(node, name, ()) or () if value is None else value.ravel().tolist()
@@ -205,7 +205,7 @@ def _pad(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     sizes = inputs[0].sizes
     if sizes is None or not inputs[0].elem or (len(node.input) > 3 and node.input[3]):
         return None
-    value = inputs[1].whole_value if len(node.input) > 1 else None
+    value = inputs[1].whole_numbers if len(node.input) > 1 else None
     pads = get_ints(node, "pads", ()) or () if value is None else tuple(int(item) for item in value.ravel())
     if len(pads) != 2 * len(sizes) or not pads:
         return None
@@ -221,7 +221,7 @@ def _split(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
         return None
     parts = get_ints(node, "split", ()) or ()
     if len(node.input) > 1 and node.input[1]:
-        value = inputs[1].whole_value
+        value = inputs[1].whole_numbers
         parts = () if value is None else tuple(int(item) for item in value.ravel())
         if value is None:
             return None

@@ -195,7 +195,7 @@ class ControlFlow:
 def _loop_count(node: onnx.NodeProto, inputs: Sequence[Fact], go: bool | None, stays: bool) -> _Count:
     """The trip count as limit and condition say it."""
     named = bool(node.input) and bool(node.input[0])
-    value = inputs[0].whole_value if named else None
+    value = inputs[0].whole_numbers if named else None
     limit = max(int(value.reshape(-1)[0]), 0) if value is not None and value.size == 1 else None
     if go is False or limit == 0:
         return _Count(0, limit=0)

@@ -66,6 +66,12 @@ class Fact:
         return self.value if self.value is not None and self.value.dtype != object else None
 
     @property
+    def whole_numbers(self) -> Value | None:
+        """The values when every one is known and they are of an integer type, as axes, bounds and counts must be."""
+        value = self.whole_value
+        return value if value is not None and value.dtype.kind in "iu" else None
+
+    @property
     def partial_value(self) -> Value | None:
         """The values when only some are known."""
         return self.value if self.value is not None and self.value.dtype == object else None

@@ -92,7 +92,7 @@ def recurrent(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
 
 def top_k(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     """As many as an attribute, or a known value, says."""
-    shape, value = inputs[0].shape, inputs[1].whole_value
+    shape, value = inputs[0].shape, inputs[1].whole_numbers
     axis = None if shape is None else axis_in(get_int(node, "axis", -1), len(shape))
     count = get_int(node, "k", -1) if value is None or value.size != 1 else int(value.item())
     if shape is None or axis is None or count < 0 or not inputs[0].elem:

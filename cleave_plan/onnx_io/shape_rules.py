@@ -45,7 +45,7 @@ def _size(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
 
 def _dims_of(fact: Fact) -> tuple[Dim, ...] | None:
     """The dimensions that a shape tensor holds; None when even their number is unknown."""
-    if fact.value is not None and fact.value.ndim <= 1:
+    if fact.value is not None and fact.value.ndim <= 1 and fact.value.dtype.kind in "iuO":
         return tuple(size if size is None or isinstance(size, str) else int(size) for size in fact.value.ravel().tolist())
     if fact.sizes is not None and len(fact.sizes) == 1:
         return (None,) * fact.sizes[0]

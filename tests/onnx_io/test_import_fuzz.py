@@ -153,3 +153,23 @@ def test_node_without_operands(tmp_path: Path, op_type: str, missing: str) -> No
     onnx.save(helper.make_model(graph), path)
     with bounded(), pytest.raises(InputFileError, match=rf"{op_type}.* has 0 {missing}s; expected [1-3] {missing}s? or more"):
         load_model(path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1.0])
+@pytest.mark.parametrize("op_type", ["Slice", "Reshape", "Expand", "Unsqueeze", "ReduceSum", "Split", "Pad", "TopK", "Tile"])
+def test_floats_where_whole_numbers_belong(tmp_path: Path, op_type: str, number: float) -> None:
+    """Bounds, axes and counts of a floating-point type are an error for the user, or leave the product open."""
+    wrong = helper.make_tensor("n", TensorProto.FLOAT, [1], [number])
+    inputs = ["x", "n", "n"] if op_type == "Slice" else ["x", "n"]
+    outputs = ["c", "d"] if op_type in ("Split", "TopK") else ["c"]
+    nodes = [helper.make_node(op_type, inputs, outputs), helper.make_node("MatMul", ["c", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value("x", (2, 4)), value("w", (4, 4))], [value("y", None)], [wrong])
+    path = tmp_path / "floats.onnx"
+    onnx.save(helper.make_model(graph), path)
+    try:
+        with bounded():
+            workload = load_model(path).workload
+    except InputFileError:
+        return
+    assert workload.unknown or op_type == "Expand"  # an unknown size beside 4 can only be 1 or 4
+    assert [gemm.shape for gemm in workload.gemms] == [(1, 2, 4, 4)] * (op_type == "Expand")
