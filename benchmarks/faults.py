@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.faulty import SLOWDOWN, Fault, FaultyEngine
+from benchmarks.faulty import SLOWDOWN, Fault, FaultyEngine, add_campaign, seeds_of
 from cleave_plan.errors import CleaveError
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.incidents import Incident
@@ -211,15 +211,13 @@ def _shown(summary: Mapping[str, float] | None) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description="Runs that are disturbed on purpose.")
-    parser.add_argument("--runs", type=int, default=300, metavar="N", help="runs, of as many seeds (default: 300)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="first seed (default: 0)")
-    parser.add_argument("--devices", type=int, default=8, metavar="N", help="devices, each a process (default: 8)")
+    add_campaign(parser, runs=300)
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write each run as FOLDER/run-SEED.json")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         case = case_of(Path(folder), options.devices)
-        outcomes = campaign(case, range(options.first_seed, options.first_seed + options.runs))
+        outcomes = campaign(case, seeds_of(options))
     if options.record is not None:
         options.record.mkdir(parents=True, exist_ok=True)
         for outcome in outcomes:

@@ -5,6 +5,7 @@ Only benchmarks build one: nothing in ``cleave_plan`` can be told to misbehave.
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import signal
@@ -200,3 +201,15 @@ def shared_files(processes: Iterable[int]) -> set[Path]:
             found |= {line.split(maxsplit=5)[-1] for line in lines}
             found |= {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir()}
     return {Path(path) for path in found if path.startswith("/dev/shm/")}
+
+
+def add_campaign(parser: argparse.ArgumentParser, *, runs: int) -> None:
+    """The options that say which seeds of a campaign are run, by default so many, over how many devices."""
+    parser.add_argument("--runs", type=int, default=runs, metavar="N", help=f"runs, of as many seeds (default: {runs})")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="first seed (default: 0)")
+    parser.add_argument("--devices", type=int, default=8, metavar="N", help="devices, each a process (default: 8)")
+
+
+def seeds_of(options: argparse.Namespace) -> range:
+    """The seeds that the options of :func:`add_campaign` ask for."""
+    return range(options.first_seed, options.first_seed + options.runs)

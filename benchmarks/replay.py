@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.faults import DIMS, MODEL
-from benchmarks.faulty import SLOWDOWN, Fault, FaultyEngine
+from benchmarks.faulty import SLOWDOWN, Fault, FaultyEngine, add_campaign, seeds_of
 from benchmarks.tables import verdict
 from cleave_plan.execution.emulation import scale_for
 from cleave_plan.execution.engines.base import Engine
@@ -218,14 +218,12 @@ def replayed(devices: int, seeds: Sequence[int], scale: float | None) -> Iterato
 def main(arguments: list[str] | None = None) -> int:
     """Print each step as it is done, and the median error of those with a fault, by kind and of all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description="Disturbed runs, executed and simulated.")
-    parser.add_argument("--runs", type=int, default=20, metavar="N", help="runs, of as many seeds (default: 20)")
-    parser.add_argument("--first-seed", type=int, default=0, metavar="S", help="first seed (default: 0)")
-    parser.add_argument("--devices", type=int, default=8, metavar="N", help="devices, each a process (default: 8)")
+    add_campaign(parser, runs=20)
     parser.add_argument("--scale", type=float, metavar="S", help="seconds here for one of the fleet's (default: by rehearsal)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     steps: list[Replayed] = []
-    for step in replayed(options.devices, range(options.first_seed, options.first_seed + options.runs), options.scale):
+    for step in replayed(options.devices, seeds_of(options), options.scale):
         steps.append(step)
         print(told(step), file=sys.stderr if options.json else sys.stdout, flush=True)
     errors = {

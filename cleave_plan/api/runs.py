@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cleave_plan.execution.truth import Comparison as RunComparison
     from cleave_plan.execution.verification import Verification
     from cleave_plan.fleet.device import Fleet
+    from cleave_plan.onnx_io.importer import ImportedModel
     from cleave_plan.plan.plan import Plan
     from cleave_plan.simulation.churn import ChurnRun
     from cleave_plan.simulation.compare import Comparison
@@ -70,7 +71,7 @@ def execute(
 
 def open_session(
     plan: Plan,
-    model: str | Path,
+    model: str | Path | ImportedModel,
     *,
     engine: str = "local",
     workers: int | None = None,
@@ -82,7 +83,8 @@ def open_session(
 ) -> Session:
     """The model made ready to run under ``plan`` any number of times, with the same workers; for use in a ``with``.
 
-    Arguments and errors are those of :func:`execute`; ``session.run(inputs)`` is one batch.
+    ``model``: its path, or what was imported already. Other arguments and errors are those of :func:`execute`;
+    ``session.run(inputs)`` is one batch.
     """
     from cleave_plan.execution.engines.choice import engine_named
     from cleave_plan.execution.session import Session

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cleave_plan.api.plans import make_plan, require_same
+from cleave_plan.api.runs import open_session
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -71,8 +72,6 @@ def train(
     cannot be or are another run's, ExecutionError when the run cannot be finished, RunInterruptedError when it was stopped.
     """
     from cleave_plan.api.models import gradient_request
-    from cleave_plan.execution.engines.choice import engine_named
-    from cleave_plan.execution.session import Session
     from cleave_plan.onnx_io.trained import write_trained
     from cleave_plan.training.data import batches_of
     from cleave_plan.training.run import Duration
@@ -96,9 +95,8 @@ def train(
         plan = make_plan(workload, fleet, without={"reuse"})  # engines send every piece to every tile
     else:
         require_same(plan, workload, fleet)
-    checked = engine != "local" if integrity is None else integrity
-    with Session(
-        plan, step.imported, engine=engine_named(engine, workers=workers), runtime=runtime, integrity=checked,
+    with open_session(
+        plan, step.imported, engine=engine, workers=workers, runtime=runtime, integrity=integrity,
         reproducible=settings.reproducible,
     ) as session:  # fmt: skip
         result = Trainer(step, plan, session, batches, settings).run(duration, progress)

@@ -185,6 +185,37 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, callback=remember_json, help=text)(command)
 
 
+def engine_option(command: Command) -> Command:
+    """``--engine``."""
+    kinds = click.Choice(["local", "ray"])
+    return click.option("--engine", type=kinds, default="local", show_default=True, help="What plays the devices.")(command)
+
+
+def workers_option(command: Command) -> Command:
+    """``--workers N``."""
+    return click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")(
+        command
+    )
+
+
+def runtime_option(command: Command) -> Command:
+    """``--runtime``."""
+    return click.option(
+        "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
+        help="What runs the server's operators; auto is onnxruntime where it is installed.",
+    )(command)  # fmt: skip
+
+
+def integrity_option(command: Command) -> Command:
+    """``--integrity``: True or False, None where it is not given."""
+
+    def as_bool(_context: click.Context, _option: click.Parameter, text: str | None) -> bool | None:
+        return None if text is None else text == "on"
+
+    told = "Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray."
+    return click.option("--integrity", type=click.Choice(["on", "off"]), callback=as_bool, help=told)(command)
+
+
 def training_option(command: Command) -> Command:
     """``--training``: a training step instead of a forward pass."""
     text = "Take a whole training step: the forward pass, and the gradients of every GEMM derived from it."

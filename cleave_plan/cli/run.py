@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from cleave_plan.cli.options import Positive, input_file, json_option, output_file
+from cleave_plan.cli.options import (
+    Positive,
+    engine_option,
+    input_file,
+    integrity_option,
+    json_option,
+    output_file,
+    runtime_option,
+    workers_option,
+)
 from cleave_plan.cli.output import emit_json, write_json
 from cleave_plan.errors import AnswerIsNoError, UsageError
 
@@ -33,15 +42,12 @@ Examples:
     "--inputs", "inputs_file", metavar="X.npz", type=input_file, help="Arrays by input name. Default: drawn from --seed."
 )
 @click.option("--outputs", "outputs_file", metavar="Y.npz", type=output_file, help="Where to write the outputs.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What plays the devices.")
-@click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")
+@engine_option
+@workers_option
 @click.option(
     "--seed", metavar="S", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of inputs that are drawn."
 )
-@click.option(
-    "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
-    help="What runs the server's operators; auto is onnxruntime where it is installed.",
-)  # fmt: skip
+@runtime_option
 @click.option(
     "--convolution", type=click.Choice(["numpy", "onnxruntime"]), default="numpy", show_default=True,
     help="What computes convolutions on local workers: onnxruntime is faster for kernels wider than 1 x 1 in float32.",
@@ -49,10 +55,7 @@ Examples:
 @click.option(
     "--reproducible", is_flag=True, help="Compute in fixed blocks: the same bits under every plan, whatever devices do. Slower."
 )
-@click.option(
-    "--integrity", type=click.Choice(["on", "off"]),
-    help="Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray.",
-)  # fmt: skip
+@integrity_option
 @click.option("--emulate", is_flag=True, help="Play each device at its pace in --fleet, and compare with what was predicted.")
 @click.option(
     "--fleet", "fleet_file", metavar="FILE", type=input_file,
@@ -79,7 +82,7 @@ def run(
     runtime: str,
     convolution: str,
     reproducible: bool,
-    integrity: str | None,
+    integrity: bool | None,
     emulate: bool,
     fleet_file: Path | None,
     scale: float | None,
@@ -120,8 +123,7 @@ def run(
     plan = load_plan(plan_file)
     fleet = None if fleet_file is None else load_fleet(fleet_file)
     how: dict[str, Any] = {"engine": engine, "workers": workers, "runtime": runtime, "reproducible": reproducible}
-    how["convolution"] = convolution
-    how["integrity"] = None if integrity is None else integrity == "on"
+    how |= {"convolution": convolution, "integrity": integrity}
     inputs = draw_inputs(plan, model_file, seed=seed) if inputs_file is None else load_inputs(inputs_file)
     with progress_bar("running") as progress:
         if fleet is None:

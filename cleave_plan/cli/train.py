@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 from cleave_plan.cli.differentiation import differentiation_options
-from cleave_plan.cli.options import gathered, input_file, json_option, output_file, size_options
+from cleave_plan.cli.options import (
+    engine_option,
+    gathered,
+    input_file,
+    integrity_option,
+    json_option,
+    output_file,
+    runtime_option,
+    size_options,
+    workers_option,
+)
 from cleave_plan.cli.output import emit_json
 
 EPILOG = """\b
@@ -52,16 +62,10 @@ Examples:
     "--plan", "plan_file", metavar="FILE", type=input_file,
     help="A plan of the training graph that `gradient` writes with the same options. Default: made here.",
 )  # fmt: skip
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What plays the devices.")
-@click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Worker processes. Default: one per core.")
-@click.option(
-    "--integrity", type=click.Choice(["on", "off"]),
-    help="Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray.",
-)  # fmt: skip
-@click.option(
-    "--runtime", type=click.Choice(["auto", "onnxruntime", "reference"]), default="auto", show_default=True,
-    help="What runs the server's operators; auto is onnxruntime where it is installed.",
-)  # fmt: skip
+@engine_option
+@workers_option
+@integrity_option
+@runtime_option
 @click.option("--metrics", metavar="M.jsonl", type=output_file, help="Where to write loss and times, a line of JSON each step.")
 @click.option("--checkpoint", metavar="DIR", type=click.Path(path_type=Path), help="Folder of checkpoints; the last two stay.")
 @click.option(
@@ -85,7 +89,7 @@ def train(
     plan_file: Path | None,
     engine: str,
     workers: int | None,
-    integrity: str | None,
+    integrity: bool | None,
     runtime: str,
     metrics: Path | None,
     checkpoint: Path | None,
@@ -114,7 +118,7 @@ def train(
         result = run_training(
             model, load_fleet(fleet_file), data, steps=steps, settings=settings, save_to=out, metrics=metrics,
             plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime, engine=engine,
-            integrity=None if integrity is None else integrity == "on",
+            integrity=integrity,
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, stoppable=checkpoint is not None, progress=progress,
             **differentiation,

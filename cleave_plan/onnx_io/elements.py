@@ -32,9 +32,6 @@ WEIGHT_DTYPES = frozenset(
 )  # fmt: skip
 """Element types that weights have; wider integers, booleans and strings hold shapes, indices and labels."""
 
-WEIGHT_CODES = frozenset(code for code, dtype in _BY_CODE.items() if dtype in WEIGHT_DTYPES)
-"""Their codes."""
-
 FLOAT_CODES = frozenset(code for code, dtype in _BY_CODE.items() if dtype.is_float)
 """Codes of the types that hold floating-point numbers."""
 

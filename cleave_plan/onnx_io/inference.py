@@ -7,7 +7,7 @@ by node it does neither. Answers are kept, because the layers of a network ask t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import onnx
@@ -26,6 +26,10 @@ class NodeInference:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = dict(opsets)
+
+    @cached_property
+    def _imports(self) -> list[onnx.OperatorSetIdProto]:
+        return [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in self._opsets.items()]
 
     @property
     def opset(self) -> int:
@@ -55,9 +59,8 @@ class NodeInference:
                 types[name] = type_of_fact(fact)
                 if fact.whole_value is not None:
                     data[name] = array_to_tensor(fact.whole_value, name)
-        imports = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in self._opsets.items()]
         try:
-            found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+            found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._imports)
         except Exception as error:  # inference and checker errors of onnx share no base class
             raise InferenceFailedError(str(error)) from None
         return [fact_of_type(found[name]) if name in found else UNKNOWN for name in node.output]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import onnx
 
-from cleave_plan.onnx_io.elements import FLOAT_CODES, WEIGHT_CODES, dtype_of
+from cleave_plan.onnx_io.attributes import get_tensor
+from cleave_plan.onnx_io.elements import FLOAT_CODES, WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.folding import RANDOM
@@ -76,12 +77,12 @@ def find_parameters(
     for name, tensor, used in _tensors(graph, nodes, operands, ""):
         outside = locate(tensor, folder, resolved) if is_external(tensor) else None
         present = present and (outside is None or outside.present)
-        if not used or name in fed or tensor.data_type not in WEIGHT_CODES or not tensor.dims or outside in seen:
+        dtype = dtype_of(tensor.data_type)
+        if not used or name in fed or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
             continue
         if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data):
             seen.add(outside)
-        count, dtype = prod(tensor.dims), dtype_of(tensor.data_type)
-        assert dtype is not None, "types of weights have names"
+        count = prod(tensor.dims)
         sizes[name] = dtype.bytes_of(count)
         elements += count
     return Parameters(sizes=sizes, elements=elements, present=present)
@@ -98,7 +99,7 @@ def _tensors(
         yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
     for view in nodes:
         if view.op == "Constant":
-            tensor = next((attribute.t for attribute in view.attributes if attribute.name == "value"), None)
+            tensor = get_tensor(view.node, "value")
             if tensor is not None and view.made:
                 name = prefix + view.made[0]
                 yield name, tensor, name in operands

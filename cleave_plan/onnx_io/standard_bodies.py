@@ -31,7 +31,8 @@ def write_out_bodies(file: ModelFile, facts: Mapping[str, Fact]) -> ModelFile | 
     cannot put a body in the place of its node.
     """
     model = file.model
-    found = [(view, body) for view in file.nodes if (body := _body(view, facts, file.opsets)) is not None]
+    defined = [view for view in file.nodes if (view.domain, view.op) in WRITTEN_OUT]
+    found = [(view, body) for view in defined if (body := _body(view, facts, file.opsets)) is not None]
     if not found:
         return None
     for place, (view, body) in enumerate(found):
@@ -55,9 +56,7 @@ def write_out_bodies(file: ModelFile, facts: Mapping[str, Fact]) -> ModelFile | 
 
 
 def _body(view: NodeView, facts: Mapping[str, Fact], opsets: Mapping[str, int]) -> onnx.FunctionProto | None:
-    """What the standard defines the node by; None for any other operator, and where a type is not known."""
-    if (view.domain, view.op) not in WRITTEN_OUT:
-        return None
+    """What the standard defines the node by; None where a type is not known."""
     inputs = [facts.get(name, UNKNOWN) for name in view.inputs]
     if any(name and not fact.elem for name, fact in zip(view.inputs, inputs, strict=True)):
         return None

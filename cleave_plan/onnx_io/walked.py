@@ -14,7 +14,7 @@ from cleave_plan.onnx_io.operators import OPERATORS
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.shapes import ShapeWalk
-from cleave_plan.onnx_io.standard_bodies import WRITTEN_OUT, write_out_bodies
+from cleave_plan.onnx_io.standard_bodies import write_out_bodies
 from cleave_plan.onnx_io.unrolling import write_out_scans
 from cleave_plan.onnx_io.views import NodeView
 
@@ -34,7 +34,8 @@ class Walked:
 def walked(file: ModelFile, bindings: Bindings, trips: Mapping[str, int]) -> Walked:
     """Walk over ``file`` with its inputs as bound; raises InputFileError for what contradicts itself."""
     walk, facts, regions = _walk(file, bindings, trips)
-    if any((view.domain, view.op) in WRITTEN_OUT for view in file.nodes) and (written := write_out_bodies(file, facts)):
+    written = write_out_bodies(file, facts)
+    if written is not None:
         file = written
         walk, facts, regions = _walk(file, bindings, trips)
     file, origins = write_out_scans(file, regions, facts, walk) if regions else (file, {})

@@ -23,7 +23,7 @@ from cleave_plan.planning.bararrangement import Arrangement, Fit, boxes_of, fitt
 from cleave_plan.planning.barlayout import best_strips
 from cleave_plan.planning.barsearch import refined
 from cleave_plan.planning.batched import balanced_groups
-from cleave_plan.planning.bounds import Links
+from cleave_plan.planning.bounds import FREE
 from cleave_plan.planning.boxes import Boxes
 from cleave_plan.planning.groups import SQUARE, Abilities, abilities, members, started
 from cleave_plan.planning.regroup import improved
@@ -39,8 +39,6 @@ SEED = 20240613
 
 FEW = 16.0
 """Slabs are tried where fewer mean footprints than this fill the plane."""
-
-_FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
 
 _ABOVE, _ABOVE_SLABS = 1.015, 1.03
 """The first trial time over the volume bound, with one slab and with several."""
@@ -85,7 +83,7 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
         return
     own = devices.take(order)
     single = replace(terms, items=1)
-    ability = volume_capacity(single, own).volume(volume_bound(terms, own, _FREE))
+    ability = volume_capacity(single, own).volume(volume_bound(terms, own, FREE))
     made = []
     for item, places in enumerate(balanced_groups(ability, terms.items)):
         found = _one_item(single, own.take(places), budget_s / terms.items)
@@ -100,7 +98,7 @@ def bar_tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, budget_s: 
 def _one_item(terms: Terms, devices: DeviceColumns, budget_s: float) -> Found | None:
     """The arrangement of least time that was found for one item."""
     deadline = time.thread_time() + budget_s
-    floor_s = volume_bound(terms, devices, _FREE)
+    floor_s = volume_bound(terms, devices, FREE)
     pool = _one_slab(terms, devices, floor_s * _ABOVE)
     footprints = terms.area / max(float(abilities(terms, devices, floor_s).cut.mean()), 1e-300)
     few = footprints < FEW and len(devices) > 1 and terms.depth > 1

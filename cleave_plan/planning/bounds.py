@@ -53,6 +53,10 @@ class Links:
     sums_per_s: float = np.inf
 
 
+FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
+"""Servers whose links hold nobody up, and that compute nothing."""
+
+
 def _box_area(terms: Terms, operand: Floats, rows: Floats, columns: Floats) -> Floats:
     """Largest r*c with r*R + c*Q <= operand, r <= rows, c <= columns."""
     row, col = terms.bound_row_bytes, terms.col_bytes

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import STREAM_SHARE
 from cleave_plan.planning.ability import Ability, ability_of, cuts_depth
+from cleave_plan.planning.bounds import FREE
 from cleave_plan.planning.levelprogram import shared, supply_at
 from cleave_plan.planning.terms import Terms
-from cleave_plan.planning.tiling import FREE
 from cleave_plan.workload.reuse import Side
 
 Floats = NDArray[np.float64]

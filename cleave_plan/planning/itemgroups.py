@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.batched import balanced_groups
-from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.bounds import FREE, capacity, gemm_bound
 from cleave_plan.planning.boxes import Boxes, Rectangles, boxes_of_items, turned
 from cleave_plan.planning.rounding import round_items, round_strips
 from cleave_plan.planning.strips import Groups, group_into_strips
@@ -29,13 +29,11 @@ Floats = NDArray[np.float64]
 APART = 128
 """Up to so many items are cut one by one."""
 
-_FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
-
 
 def shared_by_groups(terms: Terms, devices: DeviceColumns, order: Ints) -> Boxes | None:
     """One group of the devices ``order`` (at least as many as items) for each item; None where no time is enough."""
     own = devices.take(order)
-    ability = capacity(terms, own).area(gemm_bound(terms, own, _FREE))
+    ability = capacity(terms, own).area(gemm_bound(terms, own, FREE))
     single = replace(terms, items=1)
     if terms.items > APART:
         return _all_at_once(single, devices, order[np.argsort(-ability, kind="stable")], -np.sort(-ability), terms.items)
@@ -56,7 +54,7 @@ def _ways(terms: Terms) -> list[tuple[bool, Terms]]:
 
 def _best_strips(terms: Terms, devices: DeviceColumns, order: Ints) -> tuple[bool, Rectangles] | None:
     """The orientation whose strips need the least time for one item."""
-    floor_s = gemm_bound(terms, devices.take(order), _FREE)
+    floor_s = gemm_bound(terms, devices.take(order), FREE)
     best: tuple[float, bool, Rectangles] | None = None
     for transposed, own in _ways(terms):
         groups = group_into_strips(own, devices, order, floor_s)
@@ -82,7 +80,7 @@ def _groupings(terms: Terms, devices: DeviceColumns, order: Ints, ability: Float
     place = np.arange(turns * items).reshape(turns, items)
     place[1::2] = place[1::2, ::-1]
     middle = order[place[:, items // 2]]
-    floor_s = gemm_bound(terms, devices.take(middle), _FREE)
+    floor_s = gemm_bound(terms, devices.take(middle), FREE)
     pattern = group_into_strips(terms, devices, middle, floor_s) if terms.columns > 1 else None
     if pattern is not None and len(pattern.starts) > 1:
         which = np.flatnonzero(np.isin(middle, pattern.devices))  # those that stand in strips, still in falling order

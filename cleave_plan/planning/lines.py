@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.plan.plan import Mode
 from cleave_plan.planning.batched import balanced_groups
-from cleave_plan.planning.bounds import capacity, gemm_bound
+from cleave_plan.planning.bounds import FREE, capacity, gemm_bound
 from cleave_plan.planning.boxes import Boxes, boxes_of_items
 from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.strips import Groups
 from cleave_plan.planning.terms import Terms
-from cleave_plan.planning.tiling import FREE
 
 Ints = NDArray[np.int64]
 

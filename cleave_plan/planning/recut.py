@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.cost.tile import BOX, Tiles, price
 from cleave_plan.planning.batched import share_items
-from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.bounds import FREE, capacity, gemm_bound
 from cleave_plan.planning.boxes import boxes_of_items
 from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.strips import group_into_strips
@@ -38,8 +38,6 @@ ENOUGH = 1.05
 
 MOST_TAKERS = 64
 """Devices that one box is shared by at the most."""
-
-_FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
 
 _Row = tuple[int, ...]
 """A device and the eight numbers of a box, in the order of :data:`~cleave_plan.cost.tile.BOX`."""
@@ -117,14 +115,14 @@ class _Recutting:
         """The box cut over the devices that are done with it together first."""
         terms = _of_box(self._terms, self.gemm, box)
         late = replace(self.devices, latency=self.devices.latency + np.where(np.isfinite(self.busy), self.busy, 0.0))
-        every_s = gemm_bound(terms, late.take(self._able), _FREE)
+        every_s = gemm_bound(terms, late.take(self._able), FREE)
         area = capacity(terms, late.take(self._able)).area(every_s * ENOUGH)
         order = self._able[np.argsort(-area, kind="stable")][: min(MOST_TAKERS, int(np.count_nonzero(area)))]
         goal_s = max(self._horizon_s, every_s * ENOUGH)
         count, floor_s = 1, 0.0
         while count < len(order):
             count = min(2 * count, len(order))
-            floor_s = gemm_bound(terms, late.take(order[:count]), _FREE)
+            floor_s = gemm_bound(terms, late.take(order[:count]), FREE)
             if floor_s <= goal_s:
                 break
         ways = _cut(terms, late, order[:count], floor_s, box) if floor_s > 0 else []

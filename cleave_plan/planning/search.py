@@ -13,7 +13,7 @@ from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Server
 from cleave_plan.planning.ability import cuts_depth
 from cleave_plan.planning.bars import bar_tilings
-from cleave_plan.planning.bounds import Links, capacity, gemm_bound
+from cleave_plan.planning.bounds import FREE, Links, capacity, gemm_bound
 from cleave_plan.planning.boxes import Boxes, boxes_of_items, table
 from cleave_plan.planning.exact import front, tiny
 from cleave_plan.planning.groups import abilities
@@ -22,7 +22,7 @@ from cleave_plan.planning.roots import latest_short
 from cleave_plan.planning.slab import Slab
 from cleave_plan.planning.sums import TOLERANCE, footprints
 from cleave_plan.planning.terms import Terms
-from cleave_plan.planning.tiling import FREE, tilings
+from cleave_plan.planning.tiling import tilings
 from cleave_plan.planning.volume import volume_bound
 from cleave_plan.workload.gemm import Gemm
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.batched import share_items
-from cleave_plan.planning.bounds import Links, gemm_bound
+from cleave_plan.planning.bounds import FREE, gemm_bound
 from cleave_plan.planning.boxes import Boxes, Rectangles, boxes_of_items, turned
 from cleave_plan.planning.itemgroups import shared_by_groups
 from cleave_plan.planning.rounding import round_strips
@@ -24,9 +24,6 @@ from cleave_plan.planning.strips import Groups, group_into_strips
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
-
-FREE = Links(egress=np.inf, ingress=np.inf, flop_per_s=0.0)
-"""Links that never bind and servers that do not compute: a tiling is made for the devices alone."""
 
 SMALL_FLEET = 64
 """Up to this many devices plain rows and columns are offered apart (strips include them; more devices want squares)."""

@@ -190,13 +190,19 @@ def test_other_events_come_at_once(planned: tuple[Path, Plan, Fleet]) -> None:
     assert clock.now_s == pytest.approx(2.0)
 
 
-def test_results_are_held_back(planned: tuple[Path, Plan, Fleet]) -> None:
-    """Looking at once finds nothing, though everything is computed; a closed job is forgotten."""
+def with_tasks_out(planned: tuple[Path, Plan, Fleet]) -> tuple[EmulatedEngine, Patient, list[Task]]:
+    """An engine that the tiles of the first level have been sent to, what computes them, and the tiles."""
     tasks, opening = first_tasks(planned)
     engine, inner, _, _ = emulated(planned, 1.0)
     opening(engine)
     for task in tasks:
         engine.send(task)
+    return engine, inner, tasks
+
+
+def test_results_are_held_back(planned: tuple[Path, Plan, Fleet]) -> None:
+    """Looking at once finds nothing, though everything is computed; a closed job is forgotten."""
+    engine, inner, tasks = with_tasks_out(planned)
     for _ in range(len(tasks) + 1):
         assert engine.collect(0) is None
     assert not inner._tasks
@@ -208,11 +214,7 @@ def test_results_are_held_back(planned: tuple[Path, Plan, Fleet]) -> None:
 
 def test_a_lost_device_owes_what_it_had_not_sent(planned: tuple[Path, Plan, Fleet]) -> None:
     """Tiles that were computed here, but that the device would not have sent yet, come back with its loss, once."""
-    tasks, opening = first_tasks(planned)
-    engine, inner, _, _ = emulated(planned, 1.0)
-    opening(engine)
-    for task in tasks:
-        engine.send(task)
+    engine, inner, tasks = with_tasks_out(planned)
     while inner._tasks:
         assert engine.collect(0) is None
     gone = tasks[0].device
