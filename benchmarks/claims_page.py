@@ -39,7 +39,7 @@ LIMITS = """\
   `measured-2023` has public medians of links and sustained rates.
 - The device that fails is the one with most to do, at the end of the longest level, when all others have finished; a second of
   the recovery is the assumed heartbeat. Rivals' recovery is that of their papers: a restart from a checkpoint loses half a batch.
-- What is simulated: disturbed steps that were emulated took 8.2 % more or less than the simulator says, in the median of twelve
+- What is simulated: disturbed steps that were emulated took 2.7 % more or less than the simulator says, in the median of twelve
   (`python -m benchmarks.replay`, [failures](failures.md) has the table).
 - Rivals recompute activations and run the operators between products at no cost; "2-D per GEMM" is the lower bound of the paper's
   formulation without its memory limit; the cloud is as many H100 as hold the model, at 45 % of their peak, links between them not

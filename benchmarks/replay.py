@@ -5,8 +5,9 @@
 Each run is one batch of a small GPT at the pace of its fleet (``run --emulate``) with one fault at a random moment: a device is
 killed, hangs, becomes slow or lies (:mod:`benchmarks.faulty`). A device that hangs or is slow is so in the fleet's time too: its
 link and arithmetic stop, or take :data:`~benchmarks.faulty.SLOWDOWN` times as long.
-Then ``simulate --churn`` plays the plan with that fault at that moment of the fleet's time, noticed as much later as the run
-noticed it. A step's time is that of its levels; the server's operators between them are not played at the fleet's pace.
+Then ``simulate --churn`` plays the plan with that fault at that moment of the fleet's time; a device that is killed or lies is
+noticed as much later as the run noticed it, one that hangs or is slow when the simulator says. A step's time is that of its
+levels; the server's operators between them are not played at the fleet's pace.
 
 Runs share a session, healed between them; two batches without a fault show what there is of error without one, and teach the
 server how long devices take.
@@ -45,12 +46,16 @@ from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.simulation.churn import churn
+from cleave_plan.simulation.disturbed import GRACE_S
 from cleave_plan.simulation.work import plan_work
 from models.registry import build
 
 KINDS = ("kill", "hang", "slow", "corrupt")
 STOPPED = 1e12
 """How many times as long a device takes that does nothing."""
+
+FACTORS = {"slow": float(SLOWDOWN), "hang": STOPPED}
+"""Kinds of faults that make a device late, and how many times as long it takes."""
 
 BAR = 0.1
 
@@ -183,12 +188,12 @@ class Stage:
         """The fault on the simulator's clock, on which operators take time too. What was never noticed had nothing left to do."""
         operators_s = float(self._operators_s[: clock.level(at_s) + 1].sum())
         time_s = clock.fleet_s(at_s) + operators_s
-        if kind == "slow":
-            return Event(time_s=time_s, change=Change.SLOW, device=device, factor=SLOWDOWN)
+        if kind in FACTORS:
+            return Event(time_s=time_s, change=Change.SLOW, device=device, factor=FACTORS[kind])
         return Event(time_s=time_s, change=Change.FAIL, device=device, noticed_s=noticed_s)
 
     def _simulated(self, events: Sequence[Event]) -> float:
-        played = churn(self._plan, self._session.workload, self._fleet, events, batches=1)
+        played = churn(self._plan, self._session.workload, self._fleet, events, batches=1, grace_s=GRACE_S / self.scale)
         return played.seconds - float(self._operators_s.sum())
 
     def _faulty(self, engine: Engine) -> FaultyEngine:

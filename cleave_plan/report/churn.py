@@ -26,13 +26,14 @@ def churn_text(done: ChurnRun, plan: Plan, settings: Mapping[str, Any], screen: 
     sheet.heading(f"{plan.model.name} over {plan.fleet.name} while devices come and go")
     happened = ", ".join(f"{plural(number, name)}" for name, number in done.events.items())
     mean = as_time(done.seconds / len(done.batch_s))
-    lost = f"{plural(done.tiles, 'tile')} lost or late, cut anew into {plural(done.pieces, 'piece')}"
+    lost = f"{plural(done.tiles, 'tile')} lost or late, given to others in {plural(done.pieces, 'piece')}"
     sheet.facts([
         Fact("churn", "", f"{settings['churn']}; seed {settings['seed']}"),
         Fact("batches", count(len(done.batch_s)), f"in {as_time(done.seconds)} of virtual time; a mean one takes {mean}"),
         Fact("without churn", as_time(done.planned_batch_s), "a batch, by executed cost, devices keeping nothing"),
         Fact("efficiency", percent(done.efficiency), "of the pace without churn"),
         Fact("events", "", happened),
+        Fact("excluded", count(done.excluded), "devices that were late in level after level"),
         Fact("computed again", percent(done.redone), f"of the multiply-adds: {lost}"),
         Fact("settled", count(done.settled), f"times between levels; {count(done.moves)} times a device took another's part"),
         Fact("unfilled", f"{done.empty:.3g}", "devices' parts that were shared by the others, mean over levels"),

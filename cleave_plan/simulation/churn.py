@@ -20,17 +20,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
-from cleave_plan.cost.tile import price
 from cleave_plan.dtypes import DType
-from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Plan
-from cleave_plan.planning.recut import recut
 from cleave_plan.progress import Progress, silent
-from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats, Ints
-from cleave_plan.simulation.disturbed import Box, Disturbed, Losses, Task, tasks_of
+from cleave_plan.simulation.covers import Cover, Covers
+from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats
+from cleave_plan.simulation.disturbed import GRACE_S, LEVELS_LATE, Box, Disturbed, Losses, Task, expected
 from cleave_plan.simulation.seats import Seats
 from cleave_plan.simulation.seatwork import SeatWork
 from cleave_plan.simulation.work import plan_work
@@ -48,7 +46,8 @@ class ChurnRun:
 
     ``events``: how many of each kind; ``tiles`` were lost or late and became ``pieces``; ``redone``: share of all multiply-adds
     that these were; ``settled``: how often seats were settled, and ``moves`` how often someone sat down; ``empty``: mean
-    number of seats that nobody sat on; ``unfinished``: levels that ended with anything missing (there are none).
+    number of seats that nobody sat on; ``unfinished``: levels that ended with anything missing (there are none); ``excluded``:
+    devices that were late in level after level.
     """
 
     batch_s: tuple[float, ...]
@@ -61,6 +60,7 @@ class ChurnRun:
     moves: int
     empty: float
     unfinished: int
+    excluded: int
 
     @property
     def seconds(self) -> float:
@@ -83,6 +83,7 @@ def churn(
     duration_s: float | None = None,
     detect_s: float = DETECT_S,
     gain: float = GAIN,
+    grace_s: float = GRACE_S,
     progress: Progress = silent,
 ) -> ChurnRun:
     """Play ``batches`` whole batches, or as many as begin before ``duration_s``, while ``events`` happen.
@@ -90,7 +91,7 @@ def churn(
     ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left who can take a tile, and as
     :func:`plan_work` does.
     """
-    player = _Player(plan, workload, fleet, events, detect_s, gain)
+    player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s)
     took: list[float] = []
     while (batches is None or len(took) < batches) and (duration_s is None or player.now_s < duration_s):
         took.append(player.batch())
@@ -105,21 +106,13 @@ def _forgetful(plan: Plan) -> Plan:
     return replace(plan, assignments=tuple(replace(one, held_a=nothing, held_b=nothing) for one in plan.assignments))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Cover:
-    """An empty seat's tiles on others: rows, who was born there, and each row's task."""
-
-    rows: Ints
-    born: Ints
-    tasks: tuple[Task, ...]
-
-
 class _Player:
     """The crowd, the seats and the clock."""
 
     def __init__(
-        self, plan: Plan, workload: Workload, fleet: Fleet, events: Iterable[Event], detect_s: float, gain: float
-    ) -> None:
+        self, plan: Plan, workload: Workload, fleet: Fleet, events: Iterable[Event], detect_s: float, gain: float,
+        grace_s: float = GRACE_S,
+    ) -> None:  # fmt: skip
         plan = _forgetful(plan)
         laid = plan_work(plan, workload, fleet)
         view, assignments = products_of(workload, plan.assignments)
@@ -127,18 +120,20 @@ class _Player:
         products = {gemm.name: gemm for gemm in view.workload.gemms}
         self._kinds = [SeatWork(work, products, owner, fleet) for work in laid.kinds]
         self._kind_of, self._operators_s = laid.kind_of.tolist(), laid.operators_s.tolist()
-        self._fleet, self._detect_s, self._gain = fleet, detect_s, gain
+        self._fleet, self._detect_s, self._gain, self._grace_s = fleet, detect_s, gain, grace_s
         self._place = {device.name: place for place, device in enumerate(fleet.devices)}
         self._times: dict[int, Floats] = {}
         self._figures: dict[DType, DeviceColumns] = {}
         self._crowd = Crowd([device.name for device in fleet.devices])
         planned = np.array([kind.planned_s for kind in self._kinds])
         self._seats = Seats(self._crowd, self._times_on, planned, np.bincount(laid.kind_of, minlength=len(planned)))
-        self._covers: dict[tuple[int, int], _Cover] = {}
+        self._covers = Covers(self._crowd, self._kinds, self._columns)
         self._events: Iterator[Event] = iter(events)
         self._next = next(self._events, None)
         self._count: Counter[str] = Counter()
         self._gone: list[int] = []
+        self._excluded: set[str] = set()
+        self._given_up = 0
         self._changed = False
         self._total = Losses()
         self._macs = 0.0
@@ -163,7 +158,7 @@ class _Player:
             batch_s=batch_s, planned_batch_s=self.planned_batch_s, events={str(change): self._count[change] for change in Change},
             tiles=self._total.tiles, pieces=self._total.pieces, redone=self._total.redone / self._macs if self._macs else 0.0,
             settled=self._settled, moves=self._seats.moves, empty=self._empty / max(self._levels, 1),
-            unfinished=self._unfinished,
+            unfinished=self._unfinished, excluded=self._given_up,
         )  # fmt: skip
 
     def _times_on(self, like: int) -> Floats:
@@ -197,8 +192,12 @@ class _Player:
         assert event is not None, "asked for only when there is one"
         self._next = next(self._events, None)
         self._count[event.change] += 1
-        self._changed = True
         crowd = self._crowd
+        if event.device in self._excluded and event.change is not Change.JOIN:  # nobody expects anything of it any more
+            if event.change is not Change.SLOW:
+                self._excluded.discard(event.device)
+            return
+        self._changed = True
         if event.change is Change.JOIN:
             crowd.join(event.device, self._place[event.like])
         elif event.change is Change.SLOW:
@@ -238,18 +237,17 @@ class _Player:
         busy = np.zeros(len(crowd))
         busy[seats.holder[held]] = seats.taken_s[number, held]
         empty = seats.empty.tolist()
-        covers = self._covering(number, empty, busy)
-        done = busy * crowd.factor
-        end = self.now_s + max(kind.servers_s, float(done.max(initial=0.0)))
+        covers = self._covers.over(number, empty, busy)
+        done, due = expected(crowd, self.now_s, busy, self._grace_s)
+        end = max(self.now_s + kind.servers_s, float(done.max(initial=0.0)))
         self._levels, self._empty, self._macs = self._levels + 1, self._empty + len(empty), self._macs + kind.macs
-        late = (crowd.factor > crowd.seen) & (done > 0)
         calm = self._next is None or self._next.time_s > end
-        if calm and self.result is None and not late.any() and bool(crowd.alive[busy > 0].all()):
+        if calm and self.result is None and not (done > due).any() and bool(crowd.alive[busy > 0].all()):
             self.now_s = end
             return
         self._disturbed(number, busy, covers)
 
-    def _disturbed(self, number: int, busy: Floats, covers: Sequence[_Cover]) -> None:
+    def _disturbed(self, number: int, busy: Floats, covers: Sequence[Cover]) -> None:
         kind, crowd, seat_of = self._kinds[number], self._crowd, self._seats.seat_of.tolist()
 
         def tasks_on(row: int) -> list[Task]:
@@ -259,7 +257,7 @@ class _Player:
 
         level = Disturbed(
             crowd=crowd, parts=kind.parts, columns=self._columns, start_s=self.now_s, servers_s=kind.servers_s,
-            planned_s=kind.planned_s, busy_s=busy, tasks_of=tasks_on, result=self.result,
+            busy_s=busy, tasks_of=tasks_on, result=self.result, grace_s=self._grace_s,
         )  # fmt: skip
         while True:
             event_s = np.inf if self._next is None else self._next.time_s
@@ -271,47 +269,20 @@ class _Player:
                 self._happen(level)
         self.now_s = level.end_s
         level.finish()
+        self._excuse(busy, level.late)
         self._changed = True
         self._total.tiles += level.losses.tiles
         self._total.pieces += level.losses.pieces
         self._total.redone += level.losses.redone
         self._unfinished += level.losses.missing != 0
 
-    def _covering(self, number: int, empty: Sequence[int], busy: Floats) -> list[_Cover]:
-        """The tiles of ``empty`` seats over others, as they were cut before where all who took them are still there; counts their
-        seconds (at factor 1) into ``busy``."""
+    def _excuse(self, busy: Floats, late: set[int]) -> None:
+        """Who was in time again is forgiven; who was late in ``LEVELS_LATE`` levels running is excluded."""
         crowd = self._crowd
-        covers, new = [], []
-        for seat in empty:
-            known = self._covers.get((number, seat))
-            if known is None or not (crowd.known[known.rows] & (crowd.born[known.rows] == known.born)).all():
-                new.append(seat)
-                continue
-            covers.append(known)
-            np.add.at(busy, known.rows, [task.seconds for task in known.tasks])
-        for seat in new:
-            cover = self._covers[number, seat] = self._cover(number, seat, busy)
-            covers.append(cover)
-            np.add.at(busy, cover.rows, [task.seconds for task in cover.tasks])
-        return covers
-
-    def _cover(self, number: int, seat: int, busy_s: Floats) -> _Cover:
-        """An empty seat's tiles cut over the others, who are ``busy_s`` (at factor 1) with what else they have."""
-        crowd, kind = self._crowd, self._kinds[number]
-        busy = np.where(crowd.used & crowd.known, busy_s * crowd.seen, np.inf)
-        tasks: list[Task] = []
-        rows: list[int] = []
-        for part, (gemm, tiles) in enumerate(zip(kind.parts, kind.tiles, strict=True)):
-            mine, columns = tiles.select(tiles.device == seat), self._columns(gemm.dtype)
-            found = recut(gemm, mine, columns, busy)
-            if found.left:
-                raise InfeasibleError(
-                    f"no device that is there can take {len(found.left)} tiles of one that is gone", where=f"GEMM {gemm.name}",
-                    facts={"gemm": gemm.name, "unit": "tile", "left": len(found.left)}, remedy="plan for a fleet with a reserve",
-                )  # fmt: skip
-            seconds = price(gemm, found.tiles, columns).executed_s / crowd.seen[found.tiles.device]
-            rows += found.tiles.device.tolist()
-            tasks += tasks_of(part, found.tiles, seconds)
-            busy = found.busy_s
-        at = np.array(rows, dtype=np.int64)
-        return _Cover(rows=at, born=crowd.born[at].copy(), tasks=tuple(tasks))
+        helped = np.isin(np.arange(len(crowd)), list(late))
+        crowd.late[: len(busy)][(busy > 0) & ~helped[: len(busy)]] = 0
+        crowd.late[helped & crowd.alive] += 1
+        for row in np.flatnonzero(crowd.alive & (crowd.late >= LEVELS_LATE)).tolist():
+            self._excluded.add(crowd.exclude(row, self.now_s))
+            self._gone.append(row)
+            self._given_up += 1

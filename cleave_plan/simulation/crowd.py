@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,17 @@ NOBODY = -1
 class Crowd:
     """Columns over rows.
 
-    ``like``: the fleet's device whose figures it has; ``factor``: how many times longer everything takes; ``seen``: the factor
-    that the server knows of; ``alive``: whether it works; ``known``: whether the server counts on it; ``born``: how many devices
-    had come before it (a row used again is another device); ``noticed_s``: when the server notices that it is gone.
+    ``like``: the fleet's device whose figures it has; ``factor``: how many times longer everything takes, which the server does
+    not know; ``alive``: whether it works; ``known``: whether the server counts on it; ``born``: how many devices had come before
+    it (a row used again is another device); ``noticed_s``: when the server notices that it is gone; ``late``: levels running in
+    which others had to help it; ``until_s``: until when it works on what others have done by now.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         count = len(names)
         self.like = np.arange(count)
-        self.factor, self.seen, self.noticed_s = np.ones(count), np.ones(count), np.full(count, np.inf)
+        self.factor, self.noticed_s, self.until_s = np.ones(count), np.full(count, np.inf), np.zeros(count)
+        self.late = np.zeros(count, dtype=np.int64)
         self.alive, self.known, self.used = (np.ones(count, dtype=bool) for _ in range(3))
         self.born = np.arange(count)
         self.row_of = {name: row for row, name in enumerate(names)}
@@ -43,7 +44,7 @@ class Crowd:
         if not self._free:
             self._grow()
         row = self._free.pop()
-        self.like[row], self.factor[row], self.seen[row], self.noticed_s[row] = like, 1.0, 1.0, np.inf
+        self.like[row], self.factor[row], self.noticed_s[row], self.until_s[row], self.late[row] = like, 1.0, np.inf, 0.0, 0
         self.alive[row] = self.known[row] = self.used[row] = True
         self.born[row], self.row_of[name] = self._came, row
         self._came += 1
@@ -54,6 +55,13 @@ class Crowd:
         row = self.row_of.pop(name)
         self.alive[row], self.noticed_s[row] = False, noticed_s
         return row
+
+    def exclude(self, row: int, now_s: float) -> str:
+        """The server gives up the device of ``row``, which is late in level after level; its name."""
+        name = next(name for name, place in self.row_of.items() if place == row)
+        self.go(name, now_s)
+        self.forget(row)
+        return name
 
     def forget(self, row: int) -> None:
         """The server has noticed that the device of ``row`` is gone."""
@@ -66,17 +74,13 @@ class Crowd:
 
     def columns(self, figures: DeviceColumns) -> DeviceColumns:
         """Figures of all rows as the server knows them; ``figures`` are the fleet's."""
-        own = figures.take(self.like)
-        return replace(
-            own, flop_per_s=own.flop_per_s / self.seen, downlink=own.downlink / self.seen, uplink=own.uplink / self.seen,
-            latency=own.latency * self.seen,
-        )  # fmt: skip
+        return figures.take(self.like)
 
     def _grow(self) -> None:
         old = len(self)
         more = max(old // 4, 8)
-        for name in ("like", "factor", "seen", "noticed_s", "alive", "known", "used", "born"):
+        for name in ("like", "factor", "noticed_s", "until_s", "late", "alive", "known", "used", "born"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
-        self.factor[old:] = self.seen[old:] = 1.0
+        self.factor[old:] = 1.0
         self._free += list(range(old + more - 1, old - 1, -1))

@@ -2,16 +2,26 @@
 
 Each device computes its tiles one after the other, at planned pacing. When it is gone, tiles that it had not sent back are lost;
 the server notices some time later (at once if it said that it leaves), spends ``REPLAN_S`` on cutting them anew
-(:mod:`cleave_plan.planning.recut`, as a run does), and the takers compute their pieces after what else they have. A device
-that is not done after ``PATIENCE`` times the level's time is no longer waited for: its tiles are cut anew too. The level ends
-when nothing is missing. The servers' own time is the plan's; pieces are not charged to their links.
+(:mod:`cleave_plan.planning.recut`, as a run does), and the takers compute their pieces after what else they have.
+
+A device that is slow, or does nothing without being gone, is late as in a run (:mod:`cleave_plan.execution.watch`, by the least
+spread that a run assumes): when it is not done
+
+    ``MARGIN`` * seconds of what it was sent + ``GRACE_S``
+
+after that was sent, devices that have nothing to do are given copies of its tiles, whole; the first answer counts, and who is
+late goes on with what others have done by then, in the next level too. After ``LEVELS_LATE`` levels running it is excluded.
+
+The level ends when nothing is missing. The servers' own time is the plan's; pieces and copies are not charged to their links,
+and whoever is given a copy is there.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,11 +31,19 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.planning.recut import recut
 from cleave_plan.simulation.crowd import Crowd, Floats
-from cleave_plan.simulation.dispatch import PATIENCE
 from cleave_plan.workload.gemm import Gemm
 
 REPLAN_S = 0.02
 """Seconds until lost tiles of a level are cut anew (benchmarks/replanning.py: 15 ms at 1,000 devices)."""
+
+MARGIN = math.e
+"""Multiple of its predicted seconds after which a device is late (exp(4 * 0.25): four of the least spread a run assumes)."""
+
+GRACE_S = 0.25
+"""Seconds on top of that."""
+
+LEVELS_LATE = 3
+"""Levels running in which a device is late before it is excluded."""
 
 Box = tuple[int, ...]
 Columns = Callable[[DType], DeviceColumns]
@@ -47,9 +65,18 @@ def tasks_of(part: int, tiles: Tiles, seconds: Floats) -> list[Task]:
     return [Task(part=part, box=tuple(box), seconds=s) for box, s in zip(boxes, seconds.tolist(), strict=True)]
 
 
+def expected(crowd: Crowd, start_s: float, busy_s: Floats, grace_s: float) -> tuple[Floats, Floats]:
+    """When each row will be done with ``busy_s`` seconds (at factor 1) of work sent at ``start_s``, and when it is late; 0 for
+    those that have none."""
+    given = busy_s > 0
+    done = np.where(given, np.maximum(start_s, crowd.until_s) + busy_s * crowd.factor, 0.0)
+    return done, np.where(given, start_s + MARGIN * busy_s + grace_s, 0.0)
+
+
 @dataclass(slots=True, kw_only=True)
 class Losses:
-    """What a level lost: ``tiles``, ``pieces`` in their place, FLOP of ``redone`` work, and FLOP ``missing`` (0 at its end)."""
+    """What a level lost or had late: ``tiles``, ``pieces`` in their place, FLOP of ``redone`` work, and FLOP ``missing`` (0 at
+    its end)."""
 
     tiles: int = 0
     pieces: int = 0
@@ -60,29 +87,31 @@ class Losses:
 @dataclass(kw_only=True)
 class Disturbed:
     """A level from ``start_s`` on. ``busy_s``: seconds of what each row has to do at factor 1, and ``tasks_of`` what that is, in
-    order; ``servers_s``: when the servers are done, and ``planned_s`` how long the level should take, from its start."""
+    order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help."""
 
     crowd: Crowd
     parts: Sequence[Gemm]
     columns: Columns
     start_s: float
     servers_s: float
-    planned_s: float
     busy_s: Floats
     tasks_of: Callable[[int], list[Task]]
     losses: Losses = field(default_factory=Losses)
     result: list[tuple[int, Box]] | None = None
+    grace_s: float = GRACE_S
+    late: set[int] = field(default_factory=set)
     _done: Floats = field(init=False)
+    _due: Floats = field(init=False)
     _work: dict[int, list[tuple[float, Task]]] = field(default_factory=dict)
     _pending: list[tuple[float, int, int, list[Task]]] = field(default_factory=list)
     _number: int = 0
 
     def __post_init__(self) -> None:
         crowd, given = self.crowd, self.busy_s > 0
-        self._done = np.where(given, self.start_s + self.busy_s * crowd.factor, 0.0)
+        self._done, self._due = expected(crowd, self.start_s, self.busy_s, self.grace_s)
         for row in np.flatnonzero(given & ~crowd.alive).tolist():
             self.lose(row, max(self.start_s, float(crowd.noticed_s[row])), self.start_s)
-        for row in np.flatnonzero(given & crowd.alive & (crowd.factor > crowd.seen)).tolist():
+        for row in np.flatnonzero(given & crowd.alive & (self._done > self._due)).tolist():
             self._watch(row, self.start_s)
 
     @property
@@ -112,14 +141,12 @@ class Disturbed:
         self._watch(row, now_s)
 
     def notice(self) -> None:
-        """The server notices the next loss and has it cut anew; ``forget`` the row is the caller's."""
+        """The server notices the next loss and has it cut anew (``forget`` is the caller's), or that a device is late."""
         when, _, row, tasks = heapq.heappop(self._pending)
-        if self.crowd.alive[row]:  # late, not lost: its first answers count, the rest is not waited for
-            tasks = self._left(row, when)
-            self.crowd.seen[row] = self.crowd.factor[row]
-            self.losses.missing += self._flop(tasks)
-        else:
-            self.crowd.forget(row)
+        if self.crowd.alive[row]:
+            self._late(row, when)
+            return
+        self.crowd.forget(row)
         self.losses.tiles += len(tasks)
         self._cut_anew(tasks, when)
 
@@ -133,13 +160,13 @@ class Disturbed:
         """When ``row`` is done with what it has; rows that came in since the level began have nothing."""
         if len(self._done) < len(self.crowd):
             more = np.zeros(len(self.crowd) - len(self._done))
-            self._done, self.busy_s = np.concatenate([self._done, more]), np.concatenate([self.busy_s, more])
+            self._done, self._due, self.busy_s = (np.concatenate([old, more]) for old in (self._done, self._due, self.busy_s))
         return float(self._done[row])
 
     def _of(self, row: int, factor: float) -> list[tuple[float, Task]]:
         """What ``row`` does and when each tile is done; ``factor``: its own, where nothing has happened to it so far."""
         if row not in self._work:
-            now, work = self.start_s, []
+            now, work = max(self.start_s, float(self.crowd.until_s[row])), []
             for task in self.tasks_of(row) if self.busy_s[row] > 0 else ():
                 now += task.seconds * factor
                 work.append((now, task))
@@ -154,10 +181,61 @@ class Disturbed:
         return [task for end, task in work if end > now_s]
 
     def _watch(self, row: int, now_s: float) -> None:
-        """A row that takes longer than the server knows is not waited for beyond its patience."""
-        deadline = max(self.start_s + PATIENCE * self.planned_s, now_s)
-        if self.crowd.factor[row] > self.crowd.seen[row] and self._done[row] > deadline:
-            self._push(deadline, row, [])
+        """A row that will not be done when it is due is late then."""
+        if row not in self.late and self._done[row] > self._due[row]:
+            self._push(max(float(self._due[row]), now_s), row, [])
+
+    def _late(self, row: int, now_s: float) -> None:
+        """What ``row`` owes at ``now_s`` is given to idle rows, too, as soon as there are any; the first answer counts."""
+        if row in self.late or self._entry(row) <= now_s:
+            return
+        if now_s < self._due[row]:  # it was sent more since
+            self._push(float(self._due[row]), row, [])
+            return
+        crowd = self.crowd
+        able = np.flatnonzero(crowd.used & crowd.known & crowd.alive & (np.arange(len(crowd)) != row))
+        free_s = np.maximum(self._done[able], crowd.until_s[able])
+        idle = able[free_s <= now_s].tolist()
+        if not idle:
+            if len(able):
+                self._push(float(free_s.min()), row, [])
+            return
+        self.late.add(row)
+        work = self._of(row, float(crowd.factor[row]))
+        owed = [(end, task) for end, task in work if end > now_s]
+        kept = [*((end, task) for end, task in work if end <= now_s), *self._copied(owed, idle, now_s)]
+        self._work[row] = kept
+        self._done[row] = max((end for end, _ in kept), default=now_s)
+        crowd.until_s[row] = max(end for end, _ in owed)
+
+    def _copied(self, owed: Sequence[tuple[float, Task]], idle: Sequence[int], now_s: float) -> list[tuple[float, Task]]:
+        """Copies of ``owed`` tiles, with when they will be there, go to the ``idle`` row with the least of them each; those that
+        the copies will not be faster with."""
+        crowd, kept = self.crowd, []
+        load, sent_s, end_s = dict.fromkeys(idle, 0.0), dict.fromkeys(idle, 0.0), dict.fromkeys(idle, now_s)
+        given: dict[int, list[tuple[float, float, Task]]] = {}
+        for own_s, task in owed:
+            row, gemm = min(load, key=lambda one: load[one]), self.parts[task.part]
+            flop = self._flop([task])
+            copy = Tiles.of([(row, *task.box)])
+            seconds = float(price(gemm, copy, self.columns(gemm.dtype)).executed_s[0])
+            load[row], sent_s[row] = load[row] + flop, sent_s[row] + seconds
+            end_s[row] += seconds * float(crowd.factor[row])
+            given.setdefault(row, []).append((own_s, end_s[row], replace(task, seconds=seconds)))
+            self.losses.tiles, self.losses.pieces = self.losses.tiles + 1, self.losses.pieces + 1
+            self.losses.redone += flop
+        for row, copies in given.items():
+            due_s = now_s + MARGIN * sent_s[row] + self.grace_s
+            mine = self._of(row, float(crowd.factor[row]))
+            for own_s, copy_s, task in copies:
+                if own_s <= min(copy_s, due_s):
+                    kept.append((own_s, task))
+                else:
+                    mine.append((copy_s, task))
+                    self._done[row] = max(self._done[row], copy_s)
+            self._due[row] = due_s
+            self._watch(row, now_s)
+        return kept
 
     def _put(self, when_s: float, row: int, tasks: list[Task]) -> None:
         self.losses.missing += self._flop(tasks)
@@ -176,7 +254,7 @@ class Disturbed:
         crowd = self.crowd
         busy = np.where(crowd.used & crowd.known, 0.0, np.inf)
         self._entry(0)
-        busy += np.maximum(self._done - now_s, 0.0)
+        busy += np.maximum(np.maximum(self._done, crowd.until_s) - now_s, 0.0)
         for part in sorted({task.part for task in tasks}):
             mine, gemm = [task for task in tasks if task.part == part], self.parts[part]
             columns = self.columns(gemm.dtype)
@@ -190,7 +268,7 @@ class Disturbed:
             busy = found.busy_s
 
     def _take(self, part: int, gemm: Gemm, pieces: Tiles, columns: DeviceColumns, now_s: float) -> None:
-        seconds = price(gemm, pieces, columns).executed_s / self.crowd.seen[pieces.device]
+        seconds = price(gemm, pieces, columns).executed_s
         for row, task in zip(pieces.device.tolist(), tasks_of(part, pieces, seconds), strict=True):
             self.losses.pieces += 1
             flop = self._flop([task])
@@ -202,3 +280,5 @@ class Disturbed:
             work, end = self._of(row, factor), max(float(self._done[row]), now_s) + task.seconds * factor
             work.append((end, task))
             self._done[row] = end
+            self._due[row] = now_s + MARGIN * (end - now_s) / factor + self.grace_s
+            self._watch(row, now_s)

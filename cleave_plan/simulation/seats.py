@@ -95,12 +95,12 @@ class Seats:
             if like not in self._ratio_like:
                 scaled = self._times(like)[self._weighty] / self._planned_s[self._weighty, None]
                 self._ratio_like[like] = scaled.max(axis=0, initial=0.0).astype(np.float32)
-        return np.stack([self._ratio_like[like] for like in likes]) * self._crowd.seen[rows, None]
+        return np.stack([self._ratio_like[like] for like in likes])
 
     def _own_ratios(self) -> Floats:
         """The ratio of each seat with its holder; 0 where there is none."""
         scaled = (self.taken_s[self._weighty] / self._planned_s[self._weighty, None]).max(axis=0, initial=0.0)
-        return np.where(self.holder >= 0, scaled * self._crowd.seen[self.holder], 0.0)
+        return np.where(self.holder >= 0, scaled, 0.0)
 
     def _bettered(self, gain: float) -> bool:
         """Whether the worst seat could be given to someone else at a ratio that is lower by ``gain``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
@@ -15,13 +16,14 @@ from random_cases import random_cases
 
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import InfeasibleError, InputFileError, UsageError
+from cleave_plan.execution import watch
 from cleave_plan.fleet.churn import Change, Event, Rates, drawn, rates_of, read_trace
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.simulation.churn import _Player, churn
-from cleave_plan.simulation.disturbed import REPLAN_S
+from cleave_plan.simulation.disturbed import GRACE_S, LEVELS_LATE, MARGIN, REPLAN_S
 from cleave_plan.workload.graph import Workload
 
 
@@ -91,8 +93,36 @@ def test_who_joins_takes_the_lost_part() -> None:
     assert (done.moves, done.empty) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("factor", "level_s", "excluded"),
+    [
+        (2.0, 2 * 67.2, 0),  # in time
+        (3.0, 3 * 67.2, 1),  # late, but there before the copy, which is given e * 67.2 s + 0.25 s after the level began
+        (1000.0, (math.e + 1) * 67.2 + 0.25, 1),
+    ],
+)
+def test_late_devices_by_hand(factor: float, level_s: float, excluded: int) -> None:
+    """Two devices with 67.2 s each in every level. One is slow: the other computes its tile too, once it is late, and after three
+    such levels it is excluded, so that the fourth is the other's alone."""
+    workload = workload_of([gemm_of(f"g{level}", (1, 64, 20, 20), level) for level in range(4)])
+    fleet = fleet_of([device(f"d{i}") for i in range(2)], [server(flop_per_s={"any": 1e-3})])
+    plan = make_plan(workload, fleet, without=frozenset({"server", "inner", "level-joint"}))
+    events = (Event(time_s=0.0, change=Change.SLOW, device="d1", factor=factor),)
+    done = churn(plan, workload, fleet, events, batches=1)
+    assert done.batch_s[0] == pytest.approx(3 * level_s + 2 * 67.2)
+    assert (done.excluded, done.pieces) == (excluded, 3 * excluded)
+    gone = (*events, Event(time_s=1000.0, change=Change.FAIL, device="d1"))  # nobody expects anything of it by then
+    assert churn(plan, workload, fleet, gone, batches=2).events["fail"] == 1
+
+
+def test_late_is_what_a_run_calls_late() -> None:
+    """The rule of :mod:`cleave_plan.execution.watch`, by the least spread that it assumes."""
+    assert pytest.approx(math.exp(watch.DEVIATIONS * watch.LEAST_SPREAD)) == MARGIN
+    assert (GRACE_S, LEVELS_LATE) == (watch.GRACE_S, watch.PATIENCE)
+
+
 def test_a_slow_device_is_not_waited_for_without_end() -> None:
-    """A hundred times slower: its tiles are cut anew, and from then on the server knows."""
+    """A hundred times slower: others compute its tiles too."""
     plan, workload, fleet = case()
     events = (Event(time_s=0.1, change=Change.SLOW, device="d0", factor=100.0),)
     done = churn(plan, workload, fleet, events, batches=1)

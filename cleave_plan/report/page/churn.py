@@ -22,6 +22,7 @@ def churn_page(document: Mapping[str, Any]) -> Page:
         Fact("churn", "", f"{settings['churn']}; seed {settings['seed']}"),
         Fact("events", "", happened),
         Fact("computed again", percent(document["redone"]), f"{plural(document['tiles'], 'tile')} were lost or late"),
+        Fact("excluded", count(document["excluded"]), "devices that were late in level after level"),
         Fact("moves", count(document["moves"]), "times a device took another's part, between levels"),
         Fact("unfinished", count(document["unfinished"]), "levels that ended with a tile missing"),
     )  # fmt: skip
