@@ -21,7 +21,7 @@ class Browser:
 
     def __init__(self, width: int = 1100, height: int = 2400, *, dark: bool = False) -> None:
         assert CHROMIUM is not None
-        self._folder = TemporaryDirectory()
+        self._folder = TemporaryDirectory(ignore_cleanup_errors=True)  # its helpers write for a moment after it has ended
         read_end, self._send = os.pipe()
         self._receive, write_end = os.pipe()
         colours = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []

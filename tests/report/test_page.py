@@ -63,6 +63,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
+def test_a_run_needs_no_plan_beside_it(pages: dict[str, Path], tmp_path: Path) -> None:
+    """What `run --record` writes without a fleet has its page: the timeline of its devices, incidents with what was seen."""
+    document = json.loads((pages["run"].parent / "run.json").read_text())
+    incident = {
+        "kind": "lost", "devices": ["device-2"], "level": 1, "at_s": 0.25, "silent_s": 0.0, "tiles": 3, "pieces": 4, "takers": 2,
+        "replan_s": 0.01, "recovery_s": 0.5, "where": "worker 1", "reason": "its process ended",
+    }  # fmt: skip
+    (tmp_path / "run.json").write_text(json.dumps(document | {"comparison": None, "incidents": [incident]}))
+    write_page(tmp_path / "run.json", tmp_path / "run.html")
+    reader = read((tmp_path / "run.html").read_text())
+    assert {"A run", "its process ended", "250 ms", "500 ms"} <= set(reader.words)
+    assert "A run beside its plan" not in reader.words
+    columns = next(chart["data"] for chart in reader.charts if "data" in chart)[0]["columns"]
+    assert rows_of(columns["device"]) == sum(max(len(level["device_s"]), 1) for level in document["levels"])
+
+
 def rows_of(column: list[Any] | dict[str, list[Any]]) -> int:
     """How many rows a column of a chart's data has; one of repeated words holds places among its words."""
     if isinstance(column, list):
@@ -71,7 +87,7 @@ def rows_of(column: list[Any] | dict[str, list[Any]]) -> int:
     return len(column["at"])
 
 
-@pytest.mark.parametrize("kind", ["plan", "simulation", "comparison"])
+@pytest.mark.parametrize("kind", ["plan", "simulation", "churn", "comparison", "run"])
 def test_a_page_is_whole_and_asks_for_nothing(pages: dict[str, Path], kind: str) -> None:
     """Elements nest, ids are unique, every address is inside the page, the policy forbids the network, charts have rows."""
     content = pages[kind].read_text()

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
 ]
 
-KINDS = ["plan", "simulation", "churn", "comparison"]
+KINDS = ["plan", "simulation", "churn", "comparison", "run"]
 
 
 @pytest.fixture(scope="module")
@@ -76,22 +76,35 @@ def test_keys_reach_everything(pages: dict[str, Path]) -> None:
         assert browser.run(picture) != before
 
 
-def test_a_thousand_devices_stay_small_and_quick(tmp_path: Path) -> None:
-    """Under 5 MB, and every chart of the page drawn within seconds."""
+@pytest.mark.parametrize("training", [False, True], ids=["forward", "training"])
+def test_a_thousand_devices_stay_small_and_quick(tmp_path: Path, training: bool) -> None:
+    """Under 5 MB; something is seen at once, nothing holds the page up for long, every chart answers a choice at once."""
     from cleave_plan.api import load_onnx
     from models.registry import build
 
     model = tmp_path / "opt.onnx"
     model.write_bytes(build("opt-13b").SerializeToString())
-    workload = load_onnx(model, dims={"batch": 128, "seq": 1024})
+    workload = load_onnx(model, dims={"batch": 128, "seq": 1024}, training=training)
     fleet = generate_fleet(1000)
     plan = make_plan(workload, fleet)
     page = tmp_path / "plan.html"
     page.write_text(page_html(plan_page(plan, fleet, simulate_plan(plan, workload, fleet, timeline=True))))
     assert page.stat().st_size < 5e6
-    with Browser() as browser:
+    with Browser(height=900) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=LONG_TASKS)
         browser.open(page)
-        all_again = "for (const f of document.querySelectorAll('figure')) await draw(f);"
-        took_ms = browser.run(f"(async () => {{ const t = performance.now(); {all_again} return performance.now() - t }})()")
-        assert took_ms < 20_000  # on two busy cores; a hang, not a speed, is what this finds
+        painted_ms = browser.run("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        longest_ms = browser.run("Math.max(0, ...window.longTasks)")
+        redraw = "const t = performance.now(); await draw(f); took.push(performance.now() - t);"
+        all_again = f"for (const f of document.querySelectorAll('figure')) {{ {redraw} }}"
+        answers_ms = browser.run(f"(async () => {{ const took = []; {all_again} return took }})()")
         assert min(marks_of(browser)) > 3
+    print(f"painted after {painted_ms:.0f} ms, longest task {longest_ms:.0f} ms, a chart drawn in {max(answers_ms):.0f} ms")
+    assert max(painted_ms, longest_ms, *answers_ms) < 20_000  # a hang, not a speed, is what this finds
+
+
+LONG_TASKS = """
+window.longTasks = [];
+new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((entry) => entry.duration)))
+  .observe({ type: "longtask", buffered: true });
+"""

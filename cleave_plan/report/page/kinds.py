@@ -25,11 +25,11 @@ def page_of(document: Any, where: str) -> Page:
             return simulation_page(document)
         if isinstance(document, Mapping) and document.get("kind") == "comparison":
             return comparison_page(document)
-        if isinstance(document, Mapping) and document.get("comparison"):
+        if isinstance(document, Mapping) and "device_s" in document:
             return run_page(document)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise InputFileError(f"the document is damaged ({error!r})", where=where, remedy="make it again") from error
     raise InputFileError(
         "no page is known for this document", where=where,
-        expected="a plan, what `simulate --json` or `compare --json` printed, or the record of a run beside its fleet",
+        expected="a plan, what `simulate --json` or `compare --json` printed, or the record of a run",
     )  # fmt: skip

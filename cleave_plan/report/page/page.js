@@ -3,16 +3,20 @@
 // a column of words that come again and again holds them once, and each row's place among them.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-function theme() {
+const NARROW = 640;
+
+function theme(width) {
   const ink = "currentColor";
+  const below = width < NARROW ? { orient: "bottom", columns: 2 } : {};
   return {
     background: null,
     font: "system-ui, sans-serif",
     axis: { labelColor: ink, titleColor: ink, gridColor: dark.matches ? "#343a40" : "#e3e5e8", domainColor: ink, tickColor: ink },
-    legend: { labelColor: ink, titleColor: ink },
+    legend: { labelColor: ink, titleColor: ink, ...below },
     header: { labelColor: ink, titleColor: ink },
     title: { color: ink },
     text: { color: ink },
+    mark: { color: dark.matches ? "#6cb4f5" : "#0072b2" },
     view: { stroke: null },
   };
 }
@@ -39,8 +43,12 @@ async function draw(figure) {
   const columns = sets[chosen ? Number(chosen.value) : 0];
   spec.datasets = { rows: rows(columns.columns) };
   Object.assign(spec, columns.sizes || {});
-  spec.config = theme();
   const chart = figure.querySelector(".chart");
+  spec.config = theme(chart.clientWidth);
+  for (const layer of [spec, ...(spec.layer || [])]) {
+    const axis = layer.encoding?.y?.axis;
+    if (axis) axis.labelLimit = Math.min(axis.labelLimit, 0.35 * chart.clientWidth); // names leave room for what they name
+  }
   try {
     await vegaEmbed(chart, spec, { actions: false, renderer: "svg" });
     figure.dataset.drawn = String(spec.datasets.rows.length);
