@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planning_cases import device, fleet_of, gemm_of, workload_of
 
 from cleave_plan.api import generate_fleet, load_onnx
 from cleave_plan.simulation.baselines.alpa import alpa
@@ -67,6 +68,20 @@ def test_two_devices_and_four_layers(rival: Rival, forward_s: float, training_s:
     """The best degree's batch time, computed by hand."""
     assert rival(by_hand(training=False)).batch_s == pytest.approx(forward_s)
     assert rival(by_hand(training=True)).batch_s == pytest.approx(training_s)
+
+
+def test_rivals_around_a_server_by_hand() -> None:
+    """Four layers of 8 x 8 (K = 10) over two devices of 1,000 FLOP/s, 100 B/s down, 50 B/s up, and their server of 1,000 FLOP/s.
+
+    2-D per GEMM: a device's half of the 64 results, as a square, receives 2 sqrt(32) * 10 numbers, 4.53 s; it computes for 0.64 s
+    and sends for 2.56 s. The server alone computes 1,280 FLOP for each layer, 1.28 s. A GPU: 5,120 FLOP at 45 % of its peak.
+    """
+    workload = workload_of([gemm_of(f"g{level}", (1, 8, 10, 8), level) for level in range(4)])
+    fleet = fleet_of([device("d0"), device("d1")])
+    assert two_dimensional(workload, fleet).batch_s == pytest.approx(4 * 2 * math.sqrt(32) * 10 * 4 / 100)
+    assert single_server(workload, fleet).batch_s == pytest.approx(4 * 1.28)
+    assert cloud(workload, ACCELERATORS[0]).batch_s == pytest.approx(5120 / (0.45 * 312e12))
+    assert cloud(workload, ACCELERATORS[1]).batch_s == pytest.approx(5120 / (0.45 * 989e12))
 
 
 RIVALS = [tensor_parallel, sharded_data_parallel, confidant, asteroid, swarm, alpa, dtfm]
