@@ -10,7 +10,7 @@ _GRAPH, _GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
 
 
 def _find(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
-    for attribute in node.attribute:
+    for attribute in node.attribute[:]:
         if attribute.name == name:
             return attribute
     return None
@@ -25,7 +25,7 @@ def get_int(node: onnx.NodeProto, name: str, default: int) -> int:
 def get_ints(node: onnx.NodeProto, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
     """A list of integers; ``default`` (None unless given) when it is absent or empty."""
     found = _find(node, name)
-    return default if found is None or not found.ints else tuple(found.ints)
+    return default if found is None else tuple(found.ints[:]) or default
 
 
 def get_float(node: onnx.NodeProto, name: str, default: float) -> float:

@@ -19,7 +19,7 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the
     header or the data of a small tensor is damaged.
     """
-    sizes = tuple(tensor.dims)
+    sizes = tuple(tensor.dims[:])
     if sizes and min(sizes) < 0:
         where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
@@ -35,8 +35,8 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
 
 def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:
     """Facts of a graph's initialisers; a sparse one has the shape of the tensor that it stands for."""
-    facts = {tensor.name: tensor_fact(tensor, model) for tensor in graph.initializer}
-    for sparse in graph.sparse_initializer:
+    facts = {tensor.name: tensor_fact(tensor, model) for tensor in graph.initializer[:]}
+    for sparse in graph.sparse_initializer[:]:
         facts[sparse.values.name] = Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
     return facts
 

@@ -98,7 +98,7 @@ def fact_of_type(kind: onnx.TypeProto, names: Mapping[str, int] | None = None) -
     tensor = kind.tensor_type
     if not tensor.HasField("shape"):
         return Fact(elem=tensor.elem_type)
-    return Fact(elem=tensor.elem_type, shape=tuple(declared_dim(dim, names) for dim in tensor.shape.dim))
+    return Fact(elem=tensor.elem_type, shape=tuple([declared_dim(dim, names) for dim in tensor.shape.dim[:]]))
 
 
 # Names that exporters write where they mean "not known": two dimensions called "?" need not be equal.
@@ -184,11 +184,11 @@ def tensor_to_array(tensor: onnx.TensorProto) -> Value:
     plain = _PLAIN.get(tensor.data_type)
     if plain is not None and sys.byteorder == "little":  # most of them, without a detour
         dtype, field_name = plain
-        sizes = tuple(tensor.dims)
+        sizes = tuple(tensor.dims[:])
         raw = tensor.raw_data
         if raw:
             return np.frombuffer(raw, dtype).reshape(sizes)
-        items = tuple(getattr(tensor, field_name))
+        items = getattr(tensor, field_name)[:]
         if len(items) == prod(sizes):
             return np.array(items, dtype).reshape(sizes)
     try:

@@ -7,7 +7,7 @@ file does, so a sorted file keeps its order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 import onnx
@@ -36,14 +36,14 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     own = graph_sources(graph)
     nodes = _without_repeats(views_of(graph.node))
     # What is read, and what the graph gives out, is one of these.
-    refuse_damaged(chain(own, chain.from_iterable(map(_given_names, nodes))), where)
-    maker = _makers(nodes, own, where)
+    refuse_damaged(chain(own, _given_names(nodes)), where)
+    maker = {name: index for index, view in enumerate(nodes) for name in view.made}
+    if len(maker) < sum([len(view.made) for view in nodes]) or not own.isdisjoint(maker):
+        _refuse_repeats(nodes, own, where)
     sources = own.union(outer)
-    for value in graph.output:
-        if value.name not in maker and value.name not in sources:
-            raise InputFileError(
-                f"nothing defines the output {value.name!r}", where=where, expected="an output that a node makes"
-            )
+    for value in graph.output[:]:
+        if (name := value.name) not in maker and name not in sources:
+            raise InputFileError(f"nothing defines the output {name!r}", where=where, expected="an output that a node makes")
     order = _stable_order(nodes, maker, sources, where)
     if len(nodes) < len(graph.node) or order is not None:
         # Copies, because emptying the field would empty the nodes that are to go back into it.
@@ -60,10 +60,15 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     return nodes
 
 
-def _given_names(view: NodeView) -> tuple[str, ...]:
-    """The names that a node gives: its own, its operator's, those of its attributes and of what it makes."""
-    given = (view.op, view.domain, view.name, *view.outputs)
-    return (*given, *[attribute.name for attribute in view.attributes]) if view.attributes else given
+def _given_names(nodes: Iterable[NodeView]) -> Iterator[str]:
+    """The names that nodes give: their own, their operators', those of their attributes and of what they make."""
+    for view in nodes:
+        yield view.op
+        yield view.domain
+        yield view.name
+        yield from view.outputs
+        for attribute in view.attributes:
+            yield attribute.name
 
 
 def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
@@ -77,35 +82,40 @@ def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
     )
 
 
-def _makers(nodes: Sequence[NodeView], given: set[str], where: str) -> dict[str, int]:
-    """Which node makes each tensor."""
-    maker: dict[str, int] = {}
-    for index, view in enumerate(nodes):
+def _refuse_repeats(nodes: Iterable[NodeView], own: Iterable[str], where: str) -> None:
+    """Raise InputFileError for the first tensor that a node makes although it is there already."""
+    there = set(own)
+    for view in nodes:
         for output in view.made:
-            if output in maker or output in given:
+            if output in there:
                 raise InputFileError(
                     f"tensor {output!r} is defined twice, the second time by {node_label(view.node)}", where=where,
                     expected="one definition of each tensor",
                 )  # fmt: skip
-            maker[output] = index
-    return maker
+            there.add(output)
 
 
 def _stable_order(nodes: Sequence[NodeView], maker: dict[str, int], sources: set[str], where: str) -> list[int] | None:
     """Indices of ``nodes`` in the order they run, None when they stand in it already."""
-    is_sorted = True
-    for index, view in enumerate(nodes):
+    if _stand_in_order(nodes, sources.difference(maker)):
+        return None
+    for view in nodes:
         for name in view.reads:
-            made = maker.get(name)
-            if made is None:
-                if name not in sources:
-                    raise InputFileError(
-                        f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
-                        expected="a graph input, an initialiser or a node's output",
-                    )  # fmt: skip
-            elif made >= index:
-                is_sorted = False
-    return None if is_sorted else _kahn(nodes, maker, where)
+            if name not in maker and name not in sources:
+                raise InputFileError(
+                    f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
+                    expected="a graph input, an initialiser or a node's output",
+                )  # fmt: skip
+    return _kahn(nodes, maker, where)
+
+
+def _stand_in_order(nodes: Iterable[NodeView], there: set[str]) -> bool:
+    """Whether each node reads only what is ``there`` at first or made before it; ``there`` is used up."""
+    for view in nodes:
+        if not there.issuperset(view.reads):
+            return False
+        there.update(view.made)
+    return True
 
 
 def _kahn(nodes: Sequence[NodeView], maker: dict[str, int], where: str) -> list[int]:

@@ -47,7 +47,7 @@ def learned_tensors(graph: onnx.GraphProto, nodes: Iterable[NodeView], facts: Ma
     names = {tensor.name for tensor in graph.initializer if _is_weight(tensor)}
     for view in nodes:
         if not names.isdisjoint(view.reads):
-            names.update(name for name in view.made if facts.get(name, UNKNOWN).elem in _FLOWS)
+            names.update([name for name in view.made if facts.get(name, UNKNOWN).elem in _FLOWS])
     return names
 
 

@@ -90,7 +90,7 @@ class ShapeWalk:
         is. The result is what each node with subgraphs runs, by the node's first output. Raises InputFileError when a node of the
         outermost graph contradicts its inputs by one of our own rules.
         """
-        claims = {value.name: value for values in (graph.value_info, graph.output) for value in values}
+        claims = {value.name: value for values in (graph.value_info, graph.output) for value in values[:]}
         nodes = nodes or views_of(graph.node)
         regions: dict[str, Region] = {}
         names: list[str] = []
@@ -273,7 +273,7 @@ class ShapeWalk:
 
 def _says(claimed: onnx.TypeProto, fact: Fact) -> bool:
     """Whether a claim says nothing but what is known already: the usual case, told without making a fact of the claim."""
-    return bool(fact.elem) and fact.sizes == tuple([dim.dim_value for dim in claimed.tensor_type.shape.dim])
+    return bool(fact.elem) and fact.sizes == tuple([dim.dim_value for dim in claimed.tensor_type.shape.dim[:]])
 
 
 def inner_name(tensor: str, axis: int) -> str:
