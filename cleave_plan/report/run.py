@@ -11,9 +11,9 @@ from cleave_plan.execution.incidents import Incident, Kind
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.truth import Comparison
 from cleave_plan.execution.verification import OutputCheck, Verification
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time
 from cleave_plan.report.truth import add_comparison, comparison_document
-from cleave_plan.units import Unit, count, format_value, plural
+from cleave_plan.units import count, plural
 
 MOST_ROWS = 24
 """Outputs that a table of a run shows."""
@@ -110,7 +110,7 @@ def run_text(
         if len(rows) > MOST_ROWS:
             sheet.notes([f"{plural(len(rows) - MOST_ROWS, 'output')} more; --json lists each"])
         return sheet.text()
-    sheet.heading(f"Outputs beside the unsplit model on {verification.runtime} ({_seconds(verification.seconds)})")
+    sheet.heading(f"Outputs beside the unsplit model on {verification.runtime} ({as_time(verification.seconds)})")
     shown = most_telling(verification.rows)
     sheet.table(*_comparison_table(shown))
     if len(shown) < len(verification.rows):
@@ -150,20 +150,20 @@ def verdict(verification: Verification) -> str:
 
 def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
     processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
-    busy = _seconds(sum(result.device_s.values()))
+    busy = as_time(sum(result.device_s.values()))
     cut = f"cut into {plural(result.tiles_run, 'tile')} of {plural(len(result.device_s), 'device')}, {busy} of arithmetic"
     if result.tiles_on_server:
         cut += f", and {plural(result.tiles_on_server, 'tile')} that the server keeps"
-    down, up = _bytes(result.bytes_down), _bytes(result.bytes_up)
+    down, up = as_size(result.bytes_down), as_size(result.bytes_up)
     facts = [
         Fact("inputs", "", inputs),
-        Fact("time", _seconds(result.seconds), f"of {processes} of this machine that play the devices, not of the fleet"),
+        Fact("time", as_time(result.seconds), f"of {processes} of this machine that play the devices, not of the fleet"),
         Fact("GEMMs", count(result.gemms_on_devices), cut),
         Fact("", count(result.gemms_on_server), f"whole on the server, as every other operator, by {result.runtime}"),
-        Fact("traffic", _bytes(result.bytes_down + result.bytes_up), f"{down} down, {up} up, counted as it was sent"),
+        Fact("traffic", as_size(result.bytes_down + result.bytes_up), f"{down} down, {up} up, counted as it was sent"),
     ]
     if result.tiles_checked:
-        share = f"{_seconds(result.check_s)} of the server, {result.check_s / result.seconds:.1%} of the time"
+        share = f"{as_time(result.check_s)} of the server, {result.check_s / result.seconds:.1%} of the time"
         facts.append(Fact("checked", count(result.tiles_checked), f"tiles that devices returned, in {share}"))
     if outputs is not None:
         facts.append(Fact("outputs", "", outputs))
@@ -172,7 +172,7 @@ def _facts(result: RunResult, inputs: str, outputs: str | None) -> list[Fact]:
 
 def incident_text(incident: Incident) -> str:
     """What happened to devices, and to their tiles."""
-    when = f"{_seconds(incident.at_s)} into the batch, in level {incident.level + 1}"
+    when = f"{as_time(incident.at_s)} into the batch, in level {incident.level + 1}"
     told = f"{incident.kind.value} {', '.join(incident.devices)}: {incident.where} {incident.reason} ({when})"
     if not incident.tiles:
         return told
@@ -180,7 +180,7 @@ def incident_text(incident: Incident) -> str:
     moved = (
         f"{plural(incident.tiles, 'tile')} {verb} to {plural(incident.takers, 'device')} in {plural(incident.pieces, 'piece')}"
     )
-    return told + f"; {moved}" + ("" if incident.recovery_s is None else f", there {_seconds(incident.recovery_s)} later")
+    return told + f"; {moved}" + ("" if incident.recovery_s is None else f", there {as_time(incident.recovery_s)} later")
 
 
 def _output_table(outputs: Mapping[str, Any]) -> tuple[list[Column], list[list[str]]]:
@@ -204,11 +204,3 @@ def _comparison_table(checks: tuple[OutputCheck, ...]) -> tuple[list[Column], li
         for row in checks
     ]  # fmt: skip
     return columns, rows
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)
-
-
-def _bytes(value: float) -> str:
-    return format_value(value, Unit.BYTES)

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.report.run import incident_text
-from cleave_plan.report.tables import Column, Fact, Screen, Sheet
+from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time
 from cleave_plan.training.run import StepReport, TrainingResult
-from cleave_plan.units import Unit, count, format_value
+from cleave_plan.units import count
 
 _LISTED = 12
 """Most steps that the terminal report lists."""
@@ -45,7 +45,7 @@ def training_text(result: TrainingResult, screen: Screen, *, model: str, out: st
     sheet.heading(f"Training of {model}")
     facts = _facts(result)
     facts += [
-        Fact(f"server {name}", _bytes(own + held), f"{_bytes(own)} of parameters, {_bytes(held)} of optimizer state")
+        Fact(f"server {name}", as_size(own + held), f"{as_size(own)} of parameters, {as_size(held)} of optimizer state")
         for name, (own, held) in result.servers.items()
     ]
     if result.checkpoint is not None:
@@ -66,7 +66,7 @@ _COLUMNS = (Column("step"), Column("loss"), Column("learning rate"), Column("gra
 def _row(report: StepReport) -> list[str]:
     return [
         count(report.step), f"{report.loss:.4f}", f"{report.learning_rate:.3g}", f"{report.gradient_norm:.3g}",
-        _seconds(report.seconds),
+        as_time(report.seconds),
     ]  # fmt: skip
 
 
@@ -80,11 +80,11 @@ def _facts(result: TrainingResult) -> list[Fact]:
     )  # fmt: skip
     optimizer_s = sum(report.optimizer_s for report in result.steps) / len(result.steps)
     facts = [
-        Fact("steps", count(len(result.steps)), f"{result.first_step} to {last}, in {_seconds(result.seconds)}"),
+        Fact("steps", count(len(result.steps)), f"{result.first_step} to {last}, in {as_time(result.seconds)}"),
         Fact("loss", f"{result.steps[-1].loss:.4f}", f"it was {result.steps[0].loss:.4f} in step {result.first_step}"),
-        Fact("step", _seconds(result.step_s), f"median, of {players}; optimizer "
-             f"{_seconds(optimizer_s)} of it on average"),
-        Fact("predicted", _seconds(result.predicted_step_s), "by the plan, for the fleet itself"),
+        Fact("step", as_time(result.step_s), f"median, of {players}; optimizer "
+             f"{as_time(optimizer_s)} of it on average"),
+        Fact("predicted", as_time(result.predicted_step_s), "by the plan, for the fleet itself"),
         Fact("samples", count(result.samples), f"in a step, {result.samples_per_s:,.0f} a second"),
     ]  # fmt: skip
     if result.tokens is not None:
@@ -97,11 +97,3 @@ def _spread(steps: tuple[StepReport, ...]) -> list[StepReport]:
     if len(steps) <= _LISTED:
         return list(steps)
     return [steps[place * (len(steps) - 1) // (_LISTED - 1)] for place in range(_LISTED)]
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)
-
-
-def _bytes(value: float) -> str:
-    return format_value(value, Unit.BYTES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cleave_plan.execution.truth import ComparedLevel, Comparison
-from cleave_plan.report.tables import Column, Sheet, percent
-from cleave_plan.units import Unit, count, format_value, plural
+from cleave_plan.report.tables import Column, Sheet, as_time, percent
+from cleave_plan.units import count, plural
 
 MOST_ROWS = 40
 
@@ -57,12 +57,12 @@ def add_comparison(sheet: Sheet, comparison: Comparison) -> None:
     ]  # fmt: skip
     rows = [
         [
-            count(level.index), _names(level), _seconds(level.predicted_s), _seconds(level.measured_s), _signed(level.error),
+            count(level.index), _names(level), as_time(level.predicted_s), as_time(level.measured_s), _signed(level.error),
             max(level.devices, key=lambda name: level.devices[name].measured_s),
         ]
         for level in shown
     ]  # fmt: skip
-    total = ["", "all levels", _seconds(comparison.predicted_s), _seconds(comparison.measured_s)]
+    total = ["", "all levels", as_time(comparison.predicted_s), as_time(comparison.measured_s)]
     sheet.table(columns, rows, total=[*total, _signed(_error(comparison.predicted_s, comparison.measured_s)), ""])
     sheet.heading("Devices")
     sheet.table(*_device_table(comparison))
@@ -87,7 +87,7 @@ def _device_table(comparison: Comparison) -> tuple[list[Column], list[list[str]]
             entry[0], entry[1], entry[2] = entry[0] + 1, entry[1] + own.predicted_s, entry[2] + own.measured_s
     columns = [Column("device", numeric=False), *map(Column, ("levels", "predicted", "measured", "error"))]
     rows = [
-        [name, count(int(levels)), _seconds(predicted), _seconds(measured), _signed(_error(predicted, measured))]
+        [name, count(int(levels)), as_time(predicted), as_time(measured), _signed(_error(predicted, measured))]
         for name, (levels, predicted, measured) in sorted(sums.items(), key=lambda item: -item[1][2])
     ]
     return columns, rows
@@ -103,7 +103,3 @@ def _error(predicted_s: float, measured_s: float) -> float:
 
 def _signed(share: float) -> str:
     return ("+" if share > 0 else "") + percent(share)
-
-
-def _seconds(value: float) -> str:
-    return format_value(value, Unit.SECONDS)

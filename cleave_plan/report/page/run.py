@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from cleave_plan.report.page.charts import colour, gantt, points
 from cleave_plan.report.page.document import Chart, Data, Page, Section
-from cleave_plan.report.tables import Fact, percent
-from cleave_plan.units import Unit, count, format_value, plural
+from cleave_plan.report.tables import Fact, as_size, as_time, percent
+from cleave_plan.units import count, plural
 
 SERVER = "server"
 ROWS_SHOWN = 5000
@@ -21,11 +21,12 @@ Row = TypeVar("Row")
 def run_page(document: Mapping[str, Any]) -> Page:
     """The page of what ``run --record`` wrote."""
     comparison = document["comparison"]
+    down, up = as_size(document["bytes_down"]), as_size(document["bytes_up"])
     facts = (
-        Fact("run", _s(document["seconds"]), f"measured; {plural(document['workers'], 'worker')}, {document['runtime']}"),
+        Fact("run", as_time(document["seconds"]), f"measured; {plural(document['workers'], 'worker')}, {document['runtime']}"),
         Fact("on devices", plural(document["tiles"], "tile"), f"of {plural(document['gemms_on_devices'], 'GEMM')}"),
         Fact("on the server", plural(document["tiles_on_server"], "tile"), plural(document["gemms_on_server"], "whole GEMM")),
-        Fact("sent, received", f"{_b(document['bytes_down'])}, {_b(document['bytes_up'])}", "by the server, all devices"),
+        Fact("sent, received", f"{down}, {up}", "by the server, all devices"),
         Fact("incidents", count(len(document["incidents"])), "devices that were lost, late, wrong or joined"),
     )  # fmt: skip
     sections = [Section(heading="What was run", facts=facts, sentences=tuple(document["notes"])), _timeline(document["levels"])]
@@ -37,8 +38,8 @@ def run_page(document: Mapping[str, Any]) -> Page:
     how = f"emulated, 1 s of the fleet in {comparison['scale']:.4g} s" if comparison["emulated"] else "on the devices themselves"
     levels: Sequence[Mapping[str, Any]] = comparison["levels"]
     taken = (
-        Fact("predicted", _s(comparison["predicted_s"]), "all levels that devices work in"),
-        Fact("measured", _s(comparison["measured_s"]), how),
+        Fact("predicted", as_time(comparison["predicted_s"]), "all levels that devices work in"),
+        Fact("measured", as_time(comparison["measured_s"]), how),
         Fact("error of a level", percent(comparison["median_error"]), "the median, without sign"),
     )
     beside = Section(heading="Beside its plan", facts=taken, charts=(_chart(levels),))
@@ -50,13 +51,12 @@ def run_page(document: Mapping[str, Any]) -> Page:
 
 def _timeline(levels: Sequence[Mapping[str, Any]]) -> Section:
     """Each device in each level, from the level's start until its last result was there."""
-    rows = [
-        (place, level["start_s"], level["device_s"] or {SERVER: level["seconds"]}) for place, level in enumerate(levels)
-    ]  # fmt: skip
+    rows = [(place, level["start_s"], level["device_s"] or {SERVER: level["seconds"]}) for place, level in enumerate(levels)]
     shown, left = _longest(rows, [level["seconds"] for level in levels], lambda row: len(row[2]))
     lanes = sorted({name for _, _, devices in shown for name in devices}, key=lambda name: (name == SERVER, name))
+    lane_of = {name: lane for lane, name in enumerate(lanes)}
     slices = sorted(
-        (lanes.index(name), place, start, start + seconds) for place, start, devices in shown for name, seconds in devices.items()
+        (lane_of[name], place, start, start + seconds) for place, start, devices in shown for name, seconds in devices.items()
     )
     who = ("devices", SERVER)
     data = Data(columns={
@@ -76,8 +76,8 @@ def _timeline(levels: Sequence[Mapping[str, Any]]) -> Section:
 def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Section:
     table = [
         [
-            _s(one["at_s"]), one["kind"], ", ".join(one["devices"]), str(one["level"]), one["reason"], count(one["tiles"]),
-            "" if one["recovery_s"] is None else _s(one["recovery_s"]),
+            as_time(one["at_s"]), one["kind"], ", ".join(one["devices"]), str(one["level"]), one["reason"], count(one["tiles"]),
+            "" if one["recovery_s"] is None else as_time(one["recovery_s"]),
         ]
         for one in incidents
     ]  # fmt: skip
@@ -132,12 +132,4 @@ def _devices(levels: Sequence[Mapping[str, Any]]) -> Section:
 
 def _pair(predicted_s: float, measured_s: float) -> list[str]:
     error = "" if not predicted_s else percent(measured_s / predicted_s - 1)
-    return [_s(predicted_s), _s(measured_s), error]
-
-
-def _s(value: float) -> str:
-    return format_value(float(value), Unit.SECONDS)
-
-
-def _b(value: float) -> str:
-    return format_value(float(value), Unit.BYTES)
+    return [as_time(predicted_s), as_time(measured_s), error]
