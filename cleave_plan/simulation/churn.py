@@ -279,7 +279,8 @@ class _Player:
     def _excuse(self, busy: Floats, late: set[int]) -> None:
         """Who was in time again is forgiven; who was late in ``LEVELS_LATE`` levels running is excluded."""
         crowd = self._crowd
-        helped = np.isin(np.arange(len(crowd)), list(late))
+        helped = np.zeros(len(crowd), dtype=bool)
+        helped[list(late)] = True
         crowd.late[: len(busy)][(busy > 0) & ~helped[: len(busy)]] = 0
         crowd.late[helped & crowd.alive] += 1
         for row in np.flatnonzero(crowd.alive & (crowd.late >= LEVELS_LATE)).tolist():

@@ -22,6 +22,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -49,6 +50,9 @@ Box = tuple[int, ...]
 Columns = Callable[[DType], DeviceColumns]
 """The figures of all rows for an element type, as the server knows them."""
 
+Seconds = TypeVar("Seconds", float, Floats)
+"""Of one row, or of all of them."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Task:
@@ -65,12 +69,17 @@ def tasks_of(part: int, tiles: Tiles, seconds: Floats) -> list[Task]:
     return [Task(part=part, box=tuple(box), seconds=s) for box, s in zip(boxes, seconds.tolist(), strict=True)]
 
 
+def due(sent_s: float, seconds: Seconds, grace_s: float) -> Seconds:
+    """When work of ``seconds`` (at factor 1) that was sent at ``sent_s`` is late."""
+    return sent_s + MARGIN * seconds + grace_s
+
+
 def expected(crowd: Crowd, start_s: float, busy_s: Floats, grace_s: float) -> tuple[Floats, Floats]:
     """When each row will be done with ``busy_s`` seconds (at factor 1) of work sent at ``start_s``, and when it is late; 0 for
     those that have none."""
     given = busy_s > 0
     done = np.where(given, np.maximum(start_s, crowd.until_s) + busy_s * crowd.factor, 0.0)
-    return done, np.where(given, start_s + MARGIN * busy_s + grace_s, 0.0)
+    return done, np.where(given, due(start_s, busy_s, grace_s), 0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,7 +234,7 @@ class Disturbed:
             self.losses.tiles, self.losses.pieces = self.losses.tiles + 1, self.losses.pieces + 1
             self.losses.redone += flop
         for row, copies in given.items():
-            due_s = now_s + MARGIN * sent_s[row] + self.grace_s
+            due_s = due(now_s, sent_s[row], self.grace_s)
             mine = self._of(row, float(crowd.factor[row]))
             for own_s, copy_s, task in copies:
                 if own_s <= min(copy_s, due_s):
@@ -280,5 +289,5 @@ class Disturbed:
             work, end = self._of(row, factor), max(float(self._done[row]), now_s) + task.seconds * factor
             work.append((end, task))
             self._done[row] = end
-            self._due[row] = now_s + MARGIN * (end - now_s) / factor + self.grace_s
+            self._due[row] = due(now_s, (end - now_s) / factor, self.grace_s)
             self._watch(row, now_s)
