@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 from onnx import helper
 
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.matrix_work import OWN
-from cleave_plan.onnx_io.operators import operator_of
+from cleave_plan.onnx_io.operators import OPERATORS, operator_of
 from cleave_plan.onnx_io.quantised_pairs import Pairs
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.rules.builder import Builder, DeclinedError
+from cleave_plan.onnx_io.views import NodeView, view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +25,37 @@ class Origin:
     op: str
 
 
-def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]) -> Mapping[str, Origin]:
+def expand_fused(
+    file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]
+) -> tuple[ModelFile, Mapping[str, Origin]]:
     """Expand the fused nodes of the outermost graph in place; ``names`` are the nodes' names.
 
-    ``facts`` gets what is known of the new tensors. The result maps each new node's name to the node that it came from. A node
-    whose sizes are not known, or of a form that its expansion does not cover, stays as it is.
+    ``facts`` gets what is known of the new tensors. The result is the file with the views of its nodes now, and for each new
+    node's name the node that it came from. A node whose sizes are not known, or of a form that its expansion does not cover,
+    stays as it is.
     """
     graph = file.model.graph
-    nodes: list[onnx.NodeProto] = []
+    nodes: list[NodeView] = []
     found, stood_for = Pairs(file.nodes, {value.name for value in graph.output}, facts).rewrite(names)
     origins = {name: Origin(name, op) for name, op in stood_for.items()}
     opset = file.opsets[""]
-    for name, node in found:
-        builder = expansion_of(node, name, facts, opset)
+    for name, view in found:
+        operator = OPERATORS.get((view.domain, view.op))
+        builder = None if operator is None or operator.expand is None else expansion_of(view.node, name, facts, opset)
         if builder is None:
-            nodes.append(node)
+            nodes.append(view)
             continue
-        nodes += builder.nodes
-        origins.update((made.name, Origin(name, node.op_type)) for made in builder.nodes)
+        nodes += map(view_of, builder.nodes)
+        origins.update((made.name, Origin(name, view.op)) for made in builder.nodes)
         graph.initializer.extend(builder.constants)
         facts.update(builder.facts)
-    if origins:
-        del graph.node[:]
-        graph.node.extend(nodes)
-        file.model.opset_import.append(helper.make_opsetid(OWN, 1))
-    return origins
+    if not origins:
+        return file, origins
+    del graph.node[:]
+    graph.node.extend([view.node for view in nodes])  # which copies them
+    file.model.opset_import.append(helper.make_opsetid(OWN, 1))
+    copies = tuple([view._replace(node=node) for view, node in zip(nodes, graph.node[:], strict=True)])
+    return replace(file, nodes=copies), origins
 
 
 def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], opset: int) -> Builder | None:

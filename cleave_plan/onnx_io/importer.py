@@ -33,7 +33,7 @@ from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors, may_be_scores
 from cleave_plan.onnx_io.traffic import bytes_moved
-from cleave_plan.onnx_io.views import NodeView, views_of
+from cleave_plan.onnx_io.views import NodeView
 from cleave_plan.onnx_io.walked import Walked, walked
 from cleave_plan.workload.gemm import Gemm, Operand, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
@@ -124,7 +124,7 @@ class _Importer:
         self.file, self.facts, self.walk, self.origins, self.bindings = file, facts, found.walk, found.origins, bindings
         self.where = str(file.path)
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
-        self.nodes = views_of(self.graph.node) if found.origins else file.nodes
+        self.nodes = file.nodes
         self.names = unique_names(self.nodes)
         self.forms, unknown = self._forms()
         self.constants = constant_tensors(self.graph, self.nodes, bindings.inputs)
@@ -279,12 +279,12 @@ class _Importer:
         return tuple(Level(index=index, gemms=tuple(places), live_bytes=live[index]) for index, places in enumerate(members))
 
     def _chains(self, gemms: tuple[Gemm, ...], operators: tuple[ServerOperator, ...]) -> tuple[ChainOfNodes, ...]:
-        by_name = {gemm.name: gemm for gemm in gemms}
-        single = {index: by_name[self._name(index, forms[0])] for index, forms in self.forms.items() if len(forms) == 1}
-        if not any(may_be_scores(gemm) for gemm in single.values()):
+        if sum(map(may_be_scores, gemms)) < 2:  # a chain has one at either end
             return ()
         from cleave_plan.onnx_io.chains import find_chains  # with the kernels of attention, which few models need
 
+        by_name = {gemm.name: gemm for gemm in gemms}
+        single = {index: by_name[self._name(index, forms[0])] for index, forms in self.forms.items() if len(forms) == 1}
         moved = {operator.name: operator.bytes for operator in operators}
         return find_chains(
             Surroundings(
@@ -303,13 +303,14 @@ class _Importer:
     def _server_operators(self) -> tuple[ServerOperator, ...]:
         """Every node without a form, but for Constants, which do nothing."""
         return tuple(
-            ServerOperator(
-                name=self.names[index], op=view.op, domain=view.domain, level=self.schedule.depth[index],
-                bytes=bytes_moved(view, self.sizes),
-                gemm_like=(view.domain != "" or index not in self.inner) and has_uncounted_matrix_work(view),
-            )
-            for index, view in enumerate(self.nodes)
-            if index not in self.forms and view.op != "Constant"
+            [
+                ServerOperator(
+                    self.names[index], view.op, self.schedule.depth[index], bytes_moved(view, self.sizes), view.domain,
+                    (view.domain != "" or index not in self.inner) and has_uncounted_matrix_work(view),
+                )
+                for index, view in enumerate(self.nodes)
+                if index not in self.forms and view.op != "Constant"
+            ]
         )  # fmt: skip
 
 

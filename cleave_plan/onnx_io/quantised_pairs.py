@@ -21,7 +21,7 @@ from cleave_plan.onnx_io.attributes import get_int
 from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.matrix_work import MICROSOFT, OWN
-from cleave_plan.onnx_io.views import NodeView, reads
+from cleave_plan.onnx_io.views import NodeView, view_of
 
 _BYTES = frozenset({DType.INT8, DType.UINT8})
 _LONGEST = (2**31 - 1) // 255**2
@@ -51,12 +51,12 @@ class Pairs:
             for name in view.reads:
                 self._readers.setdefault(name, []).append(place)
 
-    def rewrite(self, names: list[str]) -> tuple[list[tuple[str, onnx.NodeProto]], dict[str, str]]:
+    def rewrite(self, names: list[str]) -> tuple[list[tuple[str, NodeView]], dict[str, str]]:
         """The nodes of the graph by name, with quantised products in place of the pairs, and the operator that each stood for.
 
         ``names`` are the names of the graph's nodes; a new node has that of the product.
         """
-        made: dict[int, onnx.NodeProto] = {}
+        made: dict[int, NodeView] = {}
         gone: set[int] = set()
         stood_for: dict[str, str] = {}
         for place, view in enumerate(self._nodes if self._makers else ()):
@@ -66,20 +66,24 @@ class Pairs:
             after = self._quantised_after(view)
             at = place if after is None else after
             gone |= {place, at}
-            made[at] = product
+            made[at] = view_of(product)
             stood_for[names[place]] = view.op
+        if not made:
+            return list(zip(names, self._nodes, strict=True)), {}
         nodes = []
         for place, (name, view) in enumerate(zip(names, self._nodes, strict=True)):
             if place in made:
                 nodes.append((made[place].name, made[place]))
             elif place not in gone:
-                nodes.append((name, view.node))
-        return (self._without_unread(nodes), stood_for) if made else (nodes, {})
+                nodes.append((name, view))
+        return self._without_unread(nodes), stood_for
 
-    def _without_unread(self, nodes: list[tuple[str, onnx.NodeProto]]) -> list[tuple[str, onnx.NodeProto]]:
+    def _without_unread(self, nodes: list[tuple[str, NodeView]]) -> list[tuple[str, NodeView]]:
         """Nodes without the DequantizeLinear that nobody reads any more."""
-        used = {tensor for _, node in nodes for tensor in reads(node)}.union(self._outputs)
-        return [(name, node) for name, node in nodes if not _is(node, "DequantizeLinear") or used.intersection(node.output)]
+        used = {tensor for _, view in nodes for tensor in view.reads}.union(self._outputs)
+        return [
+            (name, view) for name, view in nodes if not _is(view.node, "DequantizeLinear") or not used.isdisjoint(view.outputs)
+        ]
 
     def _product(self, view: NodeView, name: str) -> onnx.NodeProto | None:
         if view.domain or view.op not in ("MatMul", "Gemm", "Conv") or len(view.inputs) < 2 or not view.outputs:

@@ -40,7 +40,7 @@ def walked(file: ModelFile, bindings: Bindings, trips: Mapping[str, int]) -> Wal
         walk, facts, regions = _walk(file, bindings, trips)
     file, origins = write_out_scans(file, regions, facts, walk) if regions else (file, {})
     if _may_expand(file.nodes):
-        expanded = expand_fused(file, facts, unique_names(file.nodes))
+        file, expanded = expand_fused(file, facts, unique_names(file.nodes))
         origins |= {name: origins.get(origin.name, origin) for name, origin in expanded.items()}
     return Walked(file=file, walk=walk, facts=facts, regions=regions, origins=origins)
 

@@ -138,8 +138,8 @@ def _operators(forward: Workload, levels: int) -> tuple[ServerOperator, ...]:
     """Forward operators, their backward passes in reverse, and the optimizer's step at the end."""
     depth = len(forward.levels)
     backward = [
-        replace(
-            operator, name=f"{operator.name}.backward", level=min(2 * depth - operator.level, levels),
+        operator._replace(
+            name=f"{operator.name}.backward", level=min(2 * depth - operator.level, levels),
             bytes=None if operator.bytes is None else BACKWARD_TRAFFIC * operator.bytes,
         )
         for operator in reversed(forward.server_operators)

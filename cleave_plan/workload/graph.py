@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ClassKey, Gemm, GemmShape, Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOperator:
-    """A node that runs on the server.
+class ServerOperator(NamedTuple):
+    """A node that runs on the server; a tuple, because a large model has a hundred thousand.
 
     ``level`` is the level that it precedes (``len(workload.levels)`` for what follows the last level);
     ``bytes`` are the bytes it reads and writes, None when a shape is unknown; ``domain`` is "" for standard ONNX.
@@ -20,9 +20,9 @@ class ServerOperator:
 
     name: str
     op: str
-    domain: str = ""
     level: int
     bytes: int | None
+    domain: str = ""
     gemm_like: bool = False
 
 
