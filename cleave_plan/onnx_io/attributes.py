@@ -37,13 +37,13 @@ def get_float(node: onnx.NodeProto, name: str, default: float) -> float:
 def get_floats(node: onnx.NodeProto, name: str) -> tuple[float, ...]:
     """A list of floating-point numbers, empty when absent."""
     found = _find(node, name)
-    return () if found is None else tuple(found.floats)
+    return () if found is None else tuple(found.floats[:])
 
 
 def get_strings(node: onnx.NodeProto, name: str) -> tuple[str, ...]:
     """A list of strings, empty when absent."""
     found = _find(node, name)
-    return () if found is None else tuple(bytes(text).decode("utf-8", "replace") for text in found.strings)
+    return () if found is None else tuple(bytes(text).decode("utf-8", "replace") for text in found.strings[:])
 
 
 def get_string(node: onnx.NodeProto, name: str, default: str) -> str:

@@ -43,10 +43,10 @@ def bind_inputs(
     caller replace it. Raises UsageError: names that do not exist, sizes that cannot be, shapes that contradict the file
     or each other.
     """
-    given = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    given = {tensor.name for tensor in graph.initializer[:]} | {tensor.values.name for tensor in graph.sparse_initializer[:]}
     replaceable = set(shapes) if ir_version >= FIRST_IR_WITH_DEFAULTS else set()
     left_out = given - replaceable
-    declared = {value.name: fact_of_type(value.type) for value in graph.input if value.name not in left_out}
+    declared = {value.name: fact_of_type(value.type) for value in graph.input[:] if value.name not in left_out}
     _check_dims(dims, graph)
     _check_shapes(shapes, declared)
     names = _names_from_shapes(declared, dims, shapes)
@@ -63,7 +63,8 @@ def bind_inputs(
                 if isinstance(size, str):
                     origins.setdefault(size, (name, axis))
         inputs[name] = fact
-    defaults = [value.name for value in graph.input if value.name not in declared] if ir_version >= FIRST_IR_WITH_DEFAULTS else []
+    has_defaults = ir_version >= FIRST_IR_WITH_DEFAULTS
+    defaults = [value.name for value in graph.input[:] if value.name not in declared] if has_defaults else []
     return Bindings(inputs=inputs, names=names, origins=origins, defaults=tuple(defaults))
 
 
@@ -85,7 +86,7 @@ def _check_dims(dims: Mapping[str, int], graph: onnx.GraphProto) -> None:
     existing = list(dict.fromkeys(_symbols(graph.input)))
     # Sizes that depend on the data have names in the inner tensors only.
     hidden = set(_symbols(graph.value_info)) | set(_symbols(graph.output))
-    made = {output for node in graph.node for output in node.output} if any("[" in name for name in dims) else set()
+    made = {output for node in graph.node[:] for output in node.output[:]} if any("[" in name for name in dims) else set()
     for name, size in dims.items():
         where = f"--dim {name}={size}"
         if name not in existing and name not in hidden and not _is_inner(name, made):
@@ -103,7 +104,7 @@ def _is_inner(name: str, made: set[str]) -> bool:
 
 def _symbols(values: Iterable[onnx.ValueInfoProto]) -> Iterable[str]:
     for value in values:
-        for dim in value.type.tensor_type.shape.dim:
+        for dim in value.type.tensor_type.shape.dim[:]:
             size = declared_dim(dim)
             if isinstance(size, str):
                 yield size

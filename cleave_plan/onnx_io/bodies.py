@@ -140,7 +140,7 @@ def _work_of(made: Pass, region: Region, around: Enclosing) -> InnerWork:
     graph = made.graph
     nodes = views_of(graph.node)
     own = {name: inside(region.path, name) for name in made.own}
-    given = {value.name for value in graph.input}
+    given = {value.name for value in graph.input[:]}
     seen = constant_tensors(graph, nodes, given, outer=around.constants - own.keys())
     scope = Enclosing(names={**around.names, **own}, constants=frozenset(seen), learned=around.learned | own.keys())
     parts = []

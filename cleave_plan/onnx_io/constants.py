@@ -37,7 +37,7 @@ def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:
     """Facts of a graph's initialisers; a sparse one has the shape of the tensor that it stands for."""
     facts = {tensor.name: tensor_fact(tensor, model) for tensor in graph.initializer[:]}
     for sparse in graph.sparse_initializer[:]:
-        facts[sparse.values.name] = Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
+        facts[sparse.values.name] = Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims[:]))
     return facts
 
 
@@ -76,5 +76,5 @@ def constant_fact(attributes: Iterable[onnx.AttributeProto], model: Path) -> Fac
             return Fact(elem=onnx.TensorProto.STRING, shape=(len(attribute.strings),))
         if name == "sparse_value":
             sparse = attribute.sparse_tensor
-            return Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims))
+            return Fact(elem=sparse.values.data_type, shape=tuple(int(size) for size in sparse.dims[:]))
     return UNKNOWN

@@ -44,7 +44,7 @@ class Diagnosis:
             if not _settled(fact):
                 causes[name] = _Cause(inputs=frozenset({name}))
         for index, node in enumerate(self._graph.node):
-            outputs = [name for name in node.output if name and not _settled(self._facts.get(name, UNKNOWN))]
+            outputs = [name for name in node.output[:] if name and not _settled(self._facts.get(name, UNKNOWN))]
             if not outputs:
                 continue
             before = [causes[name] for name in reads(node) if name in causes]
@@ -78,7 +78,7 @@ class Diagnosis:
         if why.node is None:
             return "the shapes of its operands are not known"
         culprit = self._graph.node[why.node]
-        fault = next((self._faults[name] for name in culprit.output if name in self._faults), None)
+        fault = next((self._faults[name] for name in culprit.output[:] if name in self._faults), None)
         if fault is not None:
             raise InputFileError(
                 f"the shape of {node_label(node)} is not known, because {node_label(culprit)} cannot run on its inputs: {fault}",

@@ -25,9 +25,7 @@ class Origin:
     op: str
 
 
-def expand_fused(
-    file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]
-) -> tuple[ModelFile, Mapping[str, Origin]]:
+def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]) -> tuple[ModelFile, Mapping[str, Origin]]:
     """Expand the fused nodes of the outermost graph in place; ``names`` are the nodes' names.
 
     ``facts`` gets what is known of the new tensors. The result is the file with the views of its nodes now, and for each new
@@ -36,7 +34,7 @@ def expand_fused(
     """
     graph = file.model.graph
     nodes: list[NodeView] = []
-    found, stood_for = Pairs(file.nodes, {value.name for value in graph.output}, facts).rewrite(names)
+    found, stood_for = Pairs(file.nodes, {value.name for value in graph.output[:]}, facts).rewrite(names)
     origins = {name: Origin(name, op) for name, op in stood_for.items()}
     opset = file.opsets[""]
     for name, view in found:
@@ -65,7 +63,7 @@ def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], ops
         return None
     builder = Builder(node, name, facts, opset)
     try:
-        operator.forms(node, [facts.get(tensor, UNKNOWN).sizes if tensor else None for tensor in node.input])
+        operator.forms(node, [facts.get(tensor, UNKNOWN).sizes if tensor else None for tensor in node.input[:]])
         operator.expand(builder)
     # A contradiction, also one that NumPy finds (sizes beyond its count), is told when the node's own forms are asked for.
     except (DeclinedError, ValueError):

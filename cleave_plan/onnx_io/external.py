@@ -56,7 +56,7 @@ def locate(tensor: onnx.TensorProto, folder: Path, resolved: dict[str, Path] | N
     is missing or outside the folder, or offset or length are not numbers.
     """
     where = f"tensor {tensor.name!r} of the model in {folder}"
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries = {entry.key: entry.value for entry in tensor.external_data[:]}
     location = entries.get("location", "")
     path = None if resolved is None else resolved.get(location)
     if path is None:

@@ -38,7 +38,7 @@ class GradientNames:
 
 def gradient_names(model: onnx.ModelProto) -> GradientNames | None:
     """The names that a gradient file states; None for any other model (and for metadata that cannot be read)."""
-    text = next((entry.value for entry in model.metadata_props if entry.key == KEY), None)
+    text = next((entry.value for entry in model.metadata_props[:] if entry.key == KEY), None)
     if text is None:
         return None
     try:

@@ -154,7 +154,7 @@ class _Importer:
             levels=self._levels(gemms),
             server_operators=operators,
             inputs=tuple(_info(name, fact) for name, fact in self.bindings.inputs.items()),
-            outputs=tuple(_info(value.name, self.facts.get(value.name, UNKNOWN)) for value in self.graph.output),
+            outputs=tuple(_info(value.name, self.facts.get(value.name, UNKNOWN)) for value in self.graph.output[:]),
             parameters=parameters.sizes,
             parameter_elements=parameters.elements,
             dims=given.dims,
@@ -288,8 +288,8 @@ class _Importer:
         moved = {operator.name: operator.bytes for operator in operators}
         return find_chains(
             Surroundings(
-                nodes=self.nodes, outputs={value.name for value in self.graph.output}, schedule=self.schedule, shapes=self.shapes,
-                dtypes=self.dtypes, products=self.forms.keys(), gemms=single, names=self.names,
+                nodes=self.nodes, outputs={value.name for value in self.graph.output[:]}, schedule=self.schedule,
+                shapes=self.shapes, dtypes=self.dtypes, products=self.forms.keys(), gemms=single, names=self.names,
                 opset=self.file.opsets.get("", 1), learned=self.learned,
                 moved={index: moved[name] for index, name in enumerate(self.names) if name in moved},
                 fixed=fixed_tensors(self.nodes, self.constants, self.shapes),
@@ -297,7 +297,7 @@ class _Importer:
         )  # fmt: skip
 
     def _shapeless_outputs(self) -> list[str]:
-        facts = {value.name: self.facts.get(value.name, UNKNOWN) for value in self.graph.output}
+        facts = {value.name: self.facts.get(value.name, UNKNOWN) for value in self.graph.output[:]}
         return [name for name, fact in facts.items() if fact.shape is None and fact.other is None]
 
     def _server_operators(self) -> tuple[ServerOperator, ...]:

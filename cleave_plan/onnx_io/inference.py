@@ -63,7 +63,7 @@ class NodeInference:
             found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._imports)
         except Exception as error:  # inference and checker errors of onnx share no base class
             raise InferenceFailedError(str(error)) from None
-        return [fact_of_type(found[name]) if name in found else UNKNOWN for name in node.output]
+        return [fact_of_type(found[name]) if name in found else UNKNOWN for name in node.output[:]]
 
 
 @cache

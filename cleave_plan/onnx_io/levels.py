@@ -52,7 +52,7 @@ def live_bytes(
     ``sizes`` are bytes of tensors (None or absent: unknown, which makes every level that holds the tensor unknown);
     ``constants`` (weights and what is derived from them alone) do not count. A graph output lives to the end.
     """
-    first = {value.name: 0 for value in graph.input}
+    first = {value.name: 0 for value in graph.input[:]}
     last: dict[str, int] = {}
     for index, (view, depth) in enumerate(zip(nodes, plan.depth, strict=True)):
         for name in view.made:
@@ -62,7 +62,7 @@ def live_bytes(
         for name in view.reads:
             if last.get(name, -1) < use:
                 last[name] = use
-    for value in graph.output:
+    for value in graph.output[:]:
         last[value.name] = plan.levels - 1
     for index in gemms:  # a result that nobody reads still arrives
         for name in nodes[index].made:

@@ -33,7 +33,7 @@ def constant_tensors(
 
     ``nodes`` are those of the graph, ``outer`` the constants of the graphs around a body.
     """
-    names = {tensor.name for tensor in graph.initializer} | {tensor.values.name for tensor in graph.sparse_initializer}
+    names = {tensor.name for tensor in graph.initializer[:]} | {tensor.values.name for tensor in graph.sparse_initializer[:]}
     names.update(outer)
     names.difference_update(inputs)
     for view in nodes:
@@ -44,7 +44,7 @@ def constant_tensors(
 
 def learned_tensors(graph: onnx.GraphProto, nodes: Iterable[NodeView], facts: Mapping[str, Fact]) -> set[str]:
     """Float tensors that depend on a float initialiser with at least one axis: those whose gradient a training step needs."""
-    names = {tensor.name for tensor in graph.initializer if _is_weight(tensor)}
+    names = {tensor.name for tensor in graph.initializer[:] if _is_weight(tensor)}
     for view in nodes:
         if not names.isdisjoint(view.reads):
             names.update([name for name in view.made if facts.get(name, UNKNOWN).elem in _FLOWS])
@@ -80,7 +80,7 @@ def find_parameters(
         dtype = dtype_of(tensor.data_type)
         if not used or name in fed or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
             continue
-        if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data):
+        if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data[:]):
             seen.add(outside)
         count = prod(tensor.dims)
         sizes[name] = dtype.bytes_of(count)
@@ -92,10 +92,10 @@ def _tensors(
     graph: onnx.GraphProto, nodes: Sequence[NodeView], operands: Collection[str], prefix: str
 ) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
     """``(name, tensor, whether it may be a weight)`` of everything that holds data."""
-    used = {value.name for value in graph.output}.union(*(view.reads for view in nodes))
-    for tensor in graph.initializer:
+    used = {value.name for value in graph.output[:]}.union(*(view.reads for view in nodes))
+    for tensor in graph.initializer[:]:
         yield prefix + tensor.name, tensor, tensor.name in used
-    for sparse in graph.sparse_initializer:
+    for sparse in graph.sparse_initializer[:]:
         yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
     for view in nodes:
         if view.op == "Constant":

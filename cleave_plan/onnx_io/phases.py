@@ -12,7 +12,7 @@ PHASE = "cleave_plan.phase"
 
 def phase_of(node: onnx.NodeProto) -> Phase:
     """What the node says, forward when it says nothing that is known."""
-    for entry in node.metadata_props:
+    for entry in node.metadata_props[:]:
         if entry.key == PHASE and entry.value in tuple(Phase):
             return Phase(entry.value)
     return Phase.FORWARD

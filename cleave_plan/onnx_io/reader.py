@@ -38,7 +38,7 @@ class ModelFile:
     @property
     def opsets(self) -> dict[str, int]:
         """Operator-set version of each domain ("" for standard ONNX, 1 when the file names none)."""
-        versions = {entry.domain: int(entry.version) for entry in self.model.opset_import}
+        versions = {entry.domain: int(entry.version) for entry in self.model.opset_import[:]}
         standard = versions.pop("ai.onnx", 1)
         return {"": standard} | versions
 
@@ -55,7 +55,7 @@ def read_model(path: Path) -> ModelFile:
 def read_bytes(data: bytes, path: Path) -> ModelFile:
     """The model whose file holds ``data``, at ``path`` or (a model made here) where its weights lie; raises as read_model."""
     model = _parse(data, path)
-    refuse_damaged((entry.domain for entry in model.opset_import), str(path))
+    refuse_damaged((entry.domain for entry in model.opset_import[:]), str(path))
     digest = hashlib.sha256(data).hexdigest()
     del data
     if model.functions:
@@ -112,7 +112,7 @@ def _parse(data: bytes, path: Path) -> onnx.ModelProto:
 def _inline(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Replace every call of a local function by its body (attribute references filled in)."""
     for function in model.functions:
-        called = (part for node in function.node for part in (node.op_type, node.domain))
+        called = (part for node in function.node[:] for part in (node.op_type, node.domain))
         refuse_damaged((function.name, function.domain, *called), str(path))
     _refuse_recursion(model, path)
     try:
@@ -126,7 +126,8 @@ def _inline(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 def _refuse_recursion(model: onnx.ModelProto, path: Path) -> None:
     """Functions that call themselves have no finite inlining (and some inliners do not notice)."""
     waiting = {
-        (function.domain, function.name): {(node.domain, node.op_type) for node in function.node} for function in model.functions
+        (function.domain, function.name): {(node.domain, node.op_type) for node in function.node[:]}
+        for function in model.functions
     }
     while waiting:
         ready = [key for key, called in waiting.items() if not called & waiting.keys()]

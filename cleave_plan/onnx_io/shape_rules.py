@@ -104,7 +104,7 @@ def _missing_size(whole: tuple[Dim, ...] | None, others: list[Dim]) -> Dim:
 
 
 def _constant_of_shape(node: onnx.NodeProto, inputs: Facts) -> list[Fact]:
-    elem = next((attribute.t.data_type for attribute in node.attribute if attribute.name == "value"), onnx.TensorProto.FLOAT)
+    elem = next((attribute.t.data_type for attribute in node.attribute[:] if attribute.name == "value"), onnx.TensorProto.FLOAT)
     return [Fact(elem=elem, shape=_sizes_of(inputs[0]))]
 
 

@@ -232,7 +232,7 @@ class ShapeWalk:
         self._depth += 1
         regions = self.run(graph, inner, path, nodes)
         self._depth -= 1
-        outputs = tuple(inner.get(value.name, UNKNOWN) for value in graph.output)
+        outputs = tuple(inner.get(value.name, UNKNOWN) for value in graph.output[:])
         return Pass(graph=graph, own=own, facts=inner, outputs=outputs, regions=regions)
 
     def _views_of(self, graph: onnx.GraphProto) -> tuple[NodeView, ...]:

@@ -71,23 +71,23 @@ def _captured(graphs: Iterable[onnx.GraphProto]) -> list[str]:
     names: dict[str, None] = {}
     for graph in graphs:
         own = graph_sources(graph)
-        for inner in graph.node:
-            own.update(inner.output)
-        for inner in graph.node:
+        for inner in graph.node[:]:
+            own.update(inner.output[:])
+        for inner in graph.node[:]:
             names.update(dict.fromkeys(name for name in reads(inner) if name not in own))
-        names.update(dict.fromkeys(value.name for value in graph.output if value.name not in own))
+        names.update(dict.fromkeys(value.name for value in graph.output[:] if value.name not in own))
     return list(names)
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
     """Tensors that a node reads: its inputs (absent optional ones left out) and what its subgraphs capture."""
-    names = [name for name in node.input if name]
+    names = [name for name in node.input[:] if name]
     return names + captured(node) if node.attribute else names
 
 
 def graph_sources(graph: onnx.GraphProto) -> set[str]:
     """Tensors that a graph has before any node runs: inputs and initialisers."""
-    names = {value.name for value in graph.input}
-    names.update(tensor.name for tensor in graph.initializer)
-    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    names = {value.name for value in graph.input[:]}
+    names.update(tensor.name for tensor in graph.initializer[:])
+    names.update(tensor.values.name for tensor in graph.sparse_initializer[:])
     return names
