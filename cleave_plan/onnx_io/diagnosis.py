@@ -11,16 +11,16 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.bindings import Bindings
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
 from cleave_plan.onnx_io.order import node_label
-from cleave_plan.onnx_io.views import reads
+from cleave_plan.onnx_io.views import NodeView
 
 
 class Diagnosis:
-    """Finds out, for the GEMM nodes of one graph whose operands have unknown sizes, why."""
+    """Finds out, for those of the ``nodes`` of one graph that are GEMMs and whose operands have unknown sizes, why."""
 
     def __init__(
-        self, graph: onnx.GraphProto, facts: Mapping[str, Fact], bindings: Bindings, faults: Mapping[str, str], where: str
+        self, nodes: Sequence[NodeView], facts: Mapping[str, Fact], bindings: Bindings, faults: Mapping[str, str], where: str
     ) -> None:
-        self._graph, self._facts, self._bindings, self._faults, self._where = graph, facts, bindings, faults, where
+        self._nodes, self._facts, self._bindings, self._faults, self._where = nodes, facts, bindings, faults, where
 
     def reasons(self, failing: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Why the sizes of each node (index -> the operands that matter) are known only at run time, in words.
@@ -34,7 +34,7 @@ class Diagnosis:
         shapeless = dict.fromkeys(name for why in found.values() for name in why.shapeless)
         if unbound or shapeless:
             first = next(index for index, why in found.items() if why.shapeless or why.open & self._bindings.origins.keys())
-            raise _unbound_error(self._graph.node[first], list(unbound), list(shapeless), self._bindings, self._where)
+            raise _unbound_error(self._nodes[first].node, list(unbound), list(shapeless), self._bindings, self._where)
         return {index: self._sentence(index, why) for index, why in found.items()}
 
     def _causes(self) -> dict[str, _Cause]:
@@ -43,11 +43,11 @@ class Diagnosis:
         for name, fact in self._bindings.inputs.items():
             if not _settled(fact):
                 causes[name] = _Cause(inputs=frozenset({name}))
-        for index, node in enumerate(self._graph.node):
-            outputs = [name for name in node.output[:] if name and not _settled(self._facts.get(name, UNKNOWN))]
+        for index, view in enumerate(self._nodes):
+            outputs = [name for name in view.made if not _settled(self._facts.get(name, UNKNOWN))]
             if not outputs:
                 continue
-            before = [causes[name] for name in reads(node) if name in causes]
+            before = [causes[name] for name in view.reads if name in causes]
             makers = [cause.node for cause in before if cause.node is not None]
             cause = before[0] if len(before) == 1 else _Cause(
                 inputs=frozenset().union(*(cause.inputs for cause in before)),
@@ -74,11 +74,11 @@ class Diagnosis:
 
     def _sentence(self, index: int, why: _Why) -> str:
         """The reason of one node; raises InputFileError when the node upstream is impossible."""
-        node = self._graph.node[index]
+        node = self._nodes[index].node
         if why.node is None:
             return "the shapes of its operands are not known"
-        culprit = self._graph.node[why.node]
-        fault = next((self._faults[name] for name in culprit.output[:] if name in self._faults), None)
+        culprit = self._nodes[why.node].node
+        fault = next((self._faults[name] for name in self._nodes[why.node].outputs if name in self._faults), None)
         if fault is not None:
             raise InputFileError(
                 f"the shape of {node_label(node)} is not known, because {node_label(culprit)} cannot run on its inputs: {fault}",

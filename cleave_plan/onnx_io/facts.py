@@ -37,7 +37,7 @@ class ShapeContradictionError(ValueError):
 _NUMBERS = frozenset({int})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, init=False)
 class Fact:
     """What is known of one tensor.
 
@@ -47,18 +47,21 @@ class Fact:
     it is not frozen because a large model has a hundred thousand, and a frozen one takes three times as long to make.
     """
 
-    elem: int = 0
-    shape: tuple[Dim, ...] | None = None
-    value: Value | None = None
-    other: onnx.TypeProto | None = None
-    sizes: tuple[int, ...] | None = field(init=False, compare=False, repr=False)
-    key: object = field(init=False, compare=False, repr=False)
+    elem: int
+    shape: tuple[Dim, ...] | None
+    value: Value | None
+    other: onnx.TypeProto | None
+    sizes: tuple[int, ...] | None = field(compare=False, repr=False)
+    key: object = field(compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        shape, value = self.shape, self.value
+    def __init__(
+        self, *, elem: int = 0, shape: tuple[Dim, ...] | None = None, value: Value | None = None,
+        other: onnx.TypeProto | None = None,
+    ) -> None:  # fmt: skip
+        self.elem, self.shape, self.value, self.other = elem, shape, value, other
         known = shape is not None and _NUMBERS.issuperset(map(type, shape))
         self.sizes = cast("tuple[int, ...]", shape) if known else None
-        self.key = None if self.other is not None else (self.elem, shape, None if value is None else _fingerprint(value))
+        self.key = None if other is not None else (elem, shape, None if value is None else _fingerprint(value))
 
     @property
     def whole_value(self) -> Value | None:

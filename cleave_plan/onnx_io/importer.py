@@ -208,7 +208,7 @@ class _Importer:
                 ) from None
         if not failing:
             return forms, ()
-        diagnosis = Diagnosis(self.graph, self.facts, self.bindings, self.walk.faults, self.where)
+        diagnosis = Diagnosis(self.nodes, self.facts, self.bindings, self.walk.faults, self.where)
         return forms, tuple(
             UnknownWork(name=self.names[index], op=self.nodes[index].op, domain=self.nodes[index].domain, reason=reason)
             for index, reason in diagnosis.reasons(failing).items()
