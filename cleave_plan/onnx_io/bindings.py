@@ -43,9 +43,9 @@ def bind_inputs(
     caller replace it. Raises UsageError: names that do not exist, sizes that cannot be, shapes that contradict the file
     or each other.
     """
-    given = {tensor.name for tensor in graph.initializer[:]} | {tensor.values.name for tensor in graph.sparse_initializer[:]}
-    replaceable = set(shapes) if ir_version >= FIRST_IR_WITH_DEFAULTS else set()
-    left_out = given - replaceable
+    left_out = {tensor.name for tensor in graph.initializer[:]} | {tensor.values.name for tensor in graph.sparse_initializer[:]}
+    if ir_version >= FIRST_IR_WITH_DEFAULTS:
+        left_out.difference_update(shapes)
     declared = {value.name: fact_of_type(value.type) for value in graph.input[:] if value.name not in left_out}
     _check_dims(dims, graph)
     _check_shapes(shapes, declared)
@@ -54,7 +54,7 @@ def bind_inputs(
     origins: dict[str, tuple[str, int]] = {}
     for name, fact in declared.items():
         if name in shapes:
-            fact = Fact(elem=fact.elem, shape=tuple(int(size) for size in shapes[name]))
+            fact = Fact(elem=fact.elem, shape=tuple(map(int, shapes[name])))
         elif fact.shape is not None and fact.sizes is None:
             bound = [names.get(size, size) if isinstance(size, str) else size for size in fact.shape]
             open_dims = tuple(f"{name}[{axis}]" if size is None else size for axis, size in enumerate(bound))
@@ -112,20 +112,23 @@ def _symbols(values: Iterable[onnx.ValueInfoProto]) -> Iterable[str]:
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, Fact]) -> None:
     for name, sizes in shapes.items():
-        where = f"--shape {name}={'x'.join(str(size) for size in sizes)}"
         if name not in declared:
             expected = f"one of {', '.join(declared)}" if declared else "none: this model has no inputs"
-            raise UsageError(f"the model has no input {name!r}", where=where, expected=expected)
-        if not all(0 <= size <= LARGEST for size in sizes):
+            raise UsageError(f"the model has no input {name!r}", where=_option(name, sizes), expected=expected)
+        if sizes and (min(sizes) < 0 or max(sizes) > LARGEST):
+            where = _option(name, sizes)
             raise UsageError("a size is below 0 or beyond all bounds", where=where, expected="sizes of 0 or more")
         fact = declared[name]
         if fact.other is not None:
-            raise UsageError(f"input {name!r} is not a tensor", where=where)
-        if fact.shape is not None and not _agrees(fact.shape, sizes):
+            raise UsageError(f"input {name!r} is not a tensor", where=_option(name, sizes))
+        if fact.shape is not None and fact.shape != sizes and not _agrees(fact.shape, sizes):
             text = "x".join("?" if size is None else str(size) for size in fact.shape)
-            raise UsageError(
-                "the shape contradicts the file", where=where, expected=f"a shape of the form {text or '(a scalar)'}"
-            )
+            where, expected = _option(name, sizes), f"a shape of the form {text or '(a scalar)'}"
+            raise UsageError("the shape contradicts the file", where=where, expected=expected)
+
+
+def _option(name: str, sizes: tuple[int, ...]) -> str:
+    return f"--shape {name}={'x'.join(map(str, sizes))}"
 
 
 def _agrees(declared: tuple[Dim, ...], sizes: tuple[int, ...]) -> bool:

@@ -51,8 +51,8 @@ class Fact:
     shape: tuple[Dim, ...] | None
     value: Value | None
     other: onnx.TypeProto | None
-    sizes: tuple[int, ...] | None = field(compare=False, repr=False)
-    key: object = field(compare=False, repr=False)
+    sizes: tuple[int, ...] | None = field(init=False, compare=False, repr=False)
+    key: object = field(init=False, compare=False, repr=False)
 
     def __init__(
         self, *, elem: int = 0, shape: tuple[Dim, ...] | None = None, value: Value | None = None,

@@ -123,6 +123,7 @@ class _Importer:
         file, facts, self.graph = found.file, found.facts, found.file.model.graph
         self.file, self.facts, self.walk, self.origins, self.bindings = file, facts, found.walk, found.origins, bindings
         self.where = str(file.path)
+        self.outputs = [value.name for value in self.graph.output[:]]
         self.shapes = {name: fact.sizes for name, fact in facts.items()}
         self.nodes = file.nodes
         self.names = unique_names(self.nodes)
@@ -154,7 +155,7 @@ class _Importer:
             levels=self._levels(gemms),
             server_operators=operators,
             inputs=tuple(_info(name, fact) for name, fact in self.bindings.inputs.items()),
-            outputs=tuple(_info(value.name, self.facts.get(value.name, UNKNOWN)) for value in self.graph.output[:]),
+            outputs=tuple([_info(name, self.facts.get(name, UNKNOWN)) for name in self.outputs]),
             parameters=parameters.sizes,
             parameter_elements=parameters.elements,
             dims=given.dims,
@@ -235,7 +236,7 @@ class _Importer:
             b = replace(b, scale_bits=self._scale_bits(view, form))
         output = view.first_output
         out_dtype = form.out_dtype or dtype_of(self.facts.get(output, UNKNOWN).elem) or a.dtype
-        origin = self.origins.get(view.name, Origin(self.names[index], view.op))
+        origin = self.origins.get(view.name) or Origin(self.names[index], view.op)
         return Gemm(
             name=name, node=origin.name, op=origin.op, phase=phase_of(view.node), shape=form.shape, window=form.window, a=a, b=b,
             output=output, out_dtype=out_dtype, level=self.schedule.depth[index], repeats=form.repeats, pinned=form.pinned,
@@ -288,7 +289,7 @@ class _Importer:
         moved = {operator.name: operator.bytes for operator in operators}
         return find_chains(
             Surroundings(
-                nodes=self.nodes, outputs={value.name for value in self.graph.output[:]}, schedule=self.schedule,
+                nodes=self.nodes, outputs=frozenset(self.outputs), schedule=self.schedule,
                 shapes=self.shapes, dtypes=self.dtypes, products=self.forms.keys(), gemms=single, names=self.names,
                 opset=self.file.opsets.get("", 1), learned=self.learned,
                 moved={index: moved[name] for index, name in enumerate(self.names) if name in moved},
@@ -297,7 +298,7 @@ class _Importer:
         )  # fmt: skip
 
     def _shapeless_outputs(self) -> list[str]:
-        facts = {value.name: self.facts.get(value.name, UNKNOWN) for value in self.graph.output[:]}
+        facts = {name: self.facts.get(name, UNKNOWN) for name in self.outputs}
         return [name for name, fact in facts.items() if fact.shape is None and fact.other is None]
 
     def _server_operators(self) -> tuple[ServerOperator, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import onnx
 
-from cleave_plan.onnx_io.attributes import get_tensor
 from cleave_plan.onnx_io.elements import FLOAT_CODES, WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
@@ -98,10 +97,10 @@ def _tensors(
     for sparse in graph.sparse_initializer[:]:
         yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
     for view in nodes:
-        if view.op == "Constant":
-            tensor = get_tensor(view.node, "value")
-            if tensor is not None and view.made:
-                name = prefix + view.made[0]
-                yield name, tensor, name in operands
+        if view.op == "Constant" and view.made:
+            for attribute in view.attributes:
+                if attribute.name == "value" and attribute.HasField("t"):
+                    name = prefix + view.made[0]
+                    yield name, attribute.t, name in operands
         for inner in view.bodies:
             yield from _tensors(inner, views_of(inner.node), operands, f"{prefix}{view.name or view.first_output}/")

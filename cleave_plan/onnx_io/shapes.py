@@ -143,9 +143,14 @@ class ShapeWalk:
             refuse_too_few(view, self._inference, str(self.path))
             if key is None:
                 return self._infer(view, inputs, None)
-            answer = self._known(view, inputs) or self._with_values(view, inputs, self._infer(view, inputs, None))
+            valued = all(fact.value is not None or not name for name, fact in zip(view.inputs, inputs, strict=True))
+            answer = self._valued(view, inputs) if valued and inputs else self._infer(view, inputs, None)
             self._answers[key] = answer
         return answer
+
+    def _valued(self, view: NodeView, inputs: list[Fact]) -> Answer:
+        """The answer for a node of which the values of all inputs are known, at least in part."""
+        return self._known(view, inputs) or self._with_values(view, inputs, self._infer(view, inputs, None))
 
     def _known(self, view: NodeView, inputs: list[Fact]) -> Answer | None:
         """The answer for a node of which the values can be computed by our own rules, None for any other."""
@@ -156,30 +161,27 @@ class ShapeWalk:
 
     def _infer(self, view: NodeView, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
         node, op, domain = view.node, view.op, view.domain
-        rule = MICROSOFT_RULES.get(op) if domain == MICROSOFT else SHAPE_RULES.get((domain, op))
-        nothing = [UNKNOWN] * len(view.outputs)
         padded = inputs + _FILLING[len(inputs) :]
         common = COMMON_RULES.get(op) if not domain and self._has_common_rules else None
         plain = None if common is None else common(node, padded)
         if plain is not None:
-            return Answer(filled(plain, len(nothing)))
+            return Answer(filled(plain, len(view.outputs)))
+        rule = MICROSOFT_RULES.get(op) if domain == MICROSOFT else SHAPE_RULES.get((domain, op))
         try:
             if rule is not None:
-                return Answer(filled(rule(node, padded), len(nothing)))
+                return Answer(filled(rule(node, padded), len(view.outputs)))
             return Answer(self._inference.outputs(node, domain, inputs, outer))
         except ShapeContradictionError as error:
-            return Answer(nothing, str(error), certain=True)
+            return Answer([UNKNOWN] * len(view.outputs), str(error), certain=True)
         except InferenceFailedError as error:
             known = all(fact.sizes is not None for name, fact in zip(view.inputs, inputs, strict=True) if name)
-            return Answer(nothing, str(error) if known else "")
+            return Answer([UNKNOWN] * len(view.outputs), str(error) if known else "")
 
     def _with_values(self, view: NodeView, inputs: list[Fact], answer: Answer) -> Answer:
-        """Add the outputs' values where the inputs' are known and the outputs are small."""
+        """Add the outputs' values, where they are small."""
+        if answer.fault or view.op in folding.RANDOM:
+            return answer
         values = [fact.value for fact in inputs]
-        if answer.fault or not values or view.op in folding.RANDOM:
-            return answer
-        if any(value is None and name for name, value in zip(view.inputs, values, strict=True)):
-            return answer
         if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(view, answer.outputs):
             return answer
         partly = any(value is not None and value.dtype == object for value in values)

@@ -9,6 +9,7 @@ from cleave_plan.onnx_io.bindings import Bindings
 from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import Fact
+from cleave_plan.onnx_io.matrix_work import MICROSOFT
 from cleave_plan.onnx_io.naming import unique_names
 from cleave_plan.onnx_io.operators import OPERATORS
 from cleave_plan.onnx_io.reader import ModelFile
@@ -53,7 +54,11 @@ def _walk(file: ModelFile, bindings: Bindings, trips: Mapping[str, int]) -> tupl
 
 def _may_expand(nodes: Sequence[NodeView]) -> bool:
     """Whether a node may stand for others: a fused one, or a dequantisation before a product."""
-    kinds = {(view.domain, view.op) for view in nodes}
-    return any(op == "DequantizeLinear" for _, op in kinds) or any(
-        operator is not None and operator.expand is not None for operator in map(OPERATORS.get, kinds)
-    )
+    return not _EXPANDABLE.isdisjoint([(view.domain, view.op) for view in nodes])
+
+
+_EXPANDABLE = frozenset(
+    [(domain, "DequantizeLinear") for domain in ("", MICROSOFT)]
+    + [kind for kind, operator in OPERATORS.items() if operator.expand is not None]
+)
+"""Domain and name of the operators that may stand for others, or for a part of one."""
