@@ -182,15 +182,16 @@ def device_curves(terms: Terms, devices: DeviceColumns, T: float, down: Axis, ac
     return curves
 
 
-def set_curves(atoms: Curves, family: Family) -> Curves:
-    """Curves of every set of ``family`` but the last, of which :meth:`Curves.best_cut` is all that is ever asked."""
+def set_curves(atoms: Curves, family: Family, *, whole: bool = False) -> Curves:
+    """Curves of every set of ``family``; those of the last layer only if ``whole`` (of the set of all devices
+    :meth:`Curves.best_cut` is all that is ever asked)."""
     down, across = atoms.down, atoms.across
     curves = Curves(
         down=down, across=across, rows=np.zeros((family.count, len(across.places))),
         columns=np.zeros((family.count, len(down.places))),
     )  # fmt: skip
     curves.rows[family.atoms], curves.columns[family.atoms] = atoms.rows, atoms.columns
-    for layer in family.layers[:-1]:
+    for layer in family.layers if whole else family.layers[:-1]:
         curves.rows[layer.sets] = _best_sum(curves.rows, layer, _AMPLE * down.side)
         curves.columns[layer.sets] = _best_sum(curves.columns, layer, _AMPLE * across.side)
         curves.agree(layer.sets)

@@ -76,23 +76,24 @@ class Item:
 
     def tree(self, curves: Curves, family: Family, T: float) -> Node:
         """The cuts that ``curves`` of time T hold."""
-        return self._cut(curves, family, T, family.everything, float(self.down.side), float(self.across.side))
+        return self.cut(curves, family, T, family.everything, float(self.down.side), float(self.across.side))
 
     def tiling(self, tree: Node, T: float) -> Tiling:
         """``tree`` in integers; infinite seconds where the cuts cannot be made near T."""
         boxes = round_tree(self.terms, self.devices, tree, T)
         return makespan(self.terms, self.devices, boxes) if len(boxes) else np.inf, boxes
 
-    def _cut(self, curves: Curves, family: Family, T: float, number: int, height: float, width: float) -> Node:
+    def cut(self, curves: Curves, family: Family, T: float, number: int, height: float, width: float) -> Node:
+        """The cuts of set ``number`` for ``height`` rows of ``width`` columns."""
         device = family.device_of(number)
         if device is not None:
             return Node(width=width, device=device, lengthwise=self._lengthwise(device, T, height, width))
         cut = curves.best_cut(family, number, height, width)
         side = height if cut.above else width
         if cut.first <= 0 or cut.first >= side:  # the other part's devices are left out
-            return self._cut(curves, family, T, cut.parts[0 if cut.first > 0 else 1], height, width)
+            return self.cut(curves, family, T, cut.parts[0 if cut.first > 0 else 1], height, width)
         shapes = [(share, width) if cut.above else (height, share) for share in (cut.first, side - cut.first)]
-        parts = tuple(self._cut(curves, family, T, part, *shape) for part, shape in zip(cut.parts, shapes, strict=True))
+        parts = tuple(self.cut(curves, family, T, part, *shape) for part, shape in zip(cut.parts, shapes, strict=True))
         return Node(width=width, above=cut.above, parts=parts)
 
     def _lengthwise(self, device: int, T: float, height: float, width: float) -> bool:

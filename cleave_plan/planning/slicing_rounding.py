@@ -33,6 +33,9 @@ _Rectangle = tuple[int, ...]
 REACH = 16
 """Columns by which a width may move from where it was found, either way; on narrower items any width is tried."""
 
+THIN = 64
+"""Parts found at no more columns than this may have any fewer."""
+
 PRECISION = 1e-10
 """Relative width of the bracket in which the least T is left."""
 
@@ -140,8 +143,10 @@ def _windowed(node: Node, low: int, high: int, reach: int, leaves: list[_Windowe
     part = _Windowed(node=node, low=low, high=high)
     if not node.parts:
         leaves.append(part)
+    thin = round(min((child.width for child in node.parts), default=0.0))
+    own = thin if reach < thin <= THIN else reach  # it may vanish: what it was to take may be too much for it
     for child in node.parts:
-        near = max(0, round(child.width) - reach), min(high, round(child.width) + reach)
+        near = max(0, round(child.width) - own), min(high, round(child.width) + own)
         part.parts.append(_windowed(child, *((low, high) if node.above else near), reach, leaves))
     return part
 

@@ -16,6 +16,7 @@ from cleave_plan.cost.efficiency import DeviceColumns
 from cleave_plan.planning.batched import share_items
 from cleave_plan.planning.bounds import FREE, gemm_bound
 from cleave_plan.planning.boxes import Boxes, Rectangles, boxes_of_items, turned
+from cleave_plan.planning.clusters import clustered
 from cleave_plan.planning.itemgroups import shared_by_groups
 from cleave_plan.planning.rounding import round_strips
 from cleave_plan.planning.slicing import MOST, slicing_tilings
@@ -28,6 +29,9 @@ Ints = NDArray[np.int64]
 SMALL_FLEET = 64
 """Up to this many devices plain rows and columns are offered apart (strips include them; more devices want squares)."""
 
+_SEARCHED = 1500
+"""Up to this many devices tilings by nested cuts are looked for where strips are not near the bound."""
+
 _ABOUT_AS_GOOD = 1.02
 """Strips along the other side are rounded too, in small fleets, when their trial time is within this ratio."""
 
@@ -39,12 +43,13 @@ take one item each, below the third devices may take whole items."""
 def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes]:
     """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``)."""
     if terms.items == 1:
-        for transposed, found in _one_item(terms, devices, order):
+        for transposed, found in _one_item(terms, devices, order, alone=True):
             yield boxes_of_items(found, terms.depth, 0, 1, turned=transposed)
         return
     per_item = len(order) / terms.items
     if per_item < _IN_TURN:
-        for transposed, found in _one_item(replace(terms, items=1), _with_latency_shared(devices, terms.items), order):
+        one, shown = replace(terms, items=1), _with_latency_shared(devices, terms.items)
+        for transposed, found in _one_item(one, shown, order, alone=False):
             yield boxes_of_items(found, terms.depth, 0, terms.items, turned=transposed)
     if per_item >= _GROUPS:
         grouped = shared_by_groups(terms, devices, order)
@@ -58,14 +63,14 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes
                 yield turned(shared) if transposed else shared
 
 
-def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tuple[bool, Rectangles]]:
+def _one_item(terms: Terms, devices: DeviceColumns, order: Ints, *, alone: bool) -> Iterator[tuple[bool, Rectangles]]:
     """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too, and
-    for up to ``MOST`` devices nested cuts where these are better."""
+    for up to ``MOST`` devices, or ``_SEARCHED`` where the item is ``alone``, nested cuts where these are better."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
     ways = [(transposed, terms.transposed() if transposed else terms) for transposed in (False, True)]
     found = [group_into_strips(own, devices, order, floor_s) for _, own in ways]
     best = min((groups.seconds for groups in found if groups is not None), default=np.inf)
-    few, beat_s = 1 < len(order) <= MOST, np.inf
+    searched, beat_s = 1 < len(order) <= (_SEARCHED if alone else MOST), np.inf
     for (transposed, own), groups in zip(ways, found, strict=True):
         made = []
         if groups is not None and groups.seconds <= best * _ABOUT_AS_GOOD:
@@ -73,10 +78,11 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[tup
         if len(order) <= SMALL_FLEET:
             made.append(round_strips(own, devices, _one_line(own, order, max(best, floor_s))))
         for boxes in made:
-            beat_s = min(beat_s, makespan(own, devices, boxes)) if few else beat_s
+            beat_s = min(beat_s, makespan(own, devices, boxes)) if searched else beat_s
             yield transposed, boxes
-    if few:
-        nested = slicing_tilings(terms, devices, order, beat_s, floor_s)
+    if searched:
+        search = slicing_tilings if len(order) <= MOST else clustered
+        nested = search(terms, devices, order, beat_s, floor_s)
         if nested is not None:
             yield False, nested
 
