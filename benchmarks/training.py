@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     engine = LocalEngine(WORKERS)
     with Session(plan, step.imported, engine=engine, reproducible=options.reproducible) as session:
         shards = shards_of(plan, step.imported.workload, elements_of(initial))
-        parameters = Parameters(initial, statistics_, shards, Settings(), session.share)
+        parameters = Parameters(initial, statistics_, shards, Settings(), servers=plan.server_names, room=session.memory)
         taken: dict[str, list[float]] = {"onnxruntime": [], "step": [], "optimizer": []}
         results: list[RunResult] = []
         cpu: dict[str, list[float]] = {"onnxruntime": [], "step": []}

@@ -12,6 +12,7 @@ from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
+from cleave_plan.execution.engines.shared import SharedArrays
 from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.reproducible import on_grid
@@ -65,6 +66,7 @@ class Session:
         self._load = device_load(placed.values())
         self._engine = LocalEngine(workers) if engine is None else engine
         chosen = self._engine.convolution if isinstance(self._engine, LocalEngine) else Convolution.NUMPY
+        self._memory = self._engine.memory if isinstance(self._engine, LocalEngine) else None
         self._notes = sent_again(plan) + left_to_numpy(placed.values(), chosen)
         self._started = False
         try:
@@ -113,9 +115,10 @@ class Session:
         """The first GEMM of each product that has tiles, in the order in which a batch opens them as jobs of the engine."""
         return self._walk.jobs
 
-    def share(self, array: Array) -> Array:
-        """The numbers of ``array`` where devices reach them: for inputs that are the same array in every batch."""
-        return self._engine.share(array)
+    @property
+    def memory(self) -> SharedArrays | None:
+        """The memory that other processes of this machine read; None where devices are elsewhere."""
+        return self._memory
 
     def wrap(self, around: Callable[[Engine], Engine], figures: Figures | None = None) -> None:
         """Put an engine around this session's own, for the runs that follow; ``figures``: those of its devices, from which

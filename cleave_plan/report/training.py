@@ -7,7 +7,7 @@ from typing import Any
 
 from cleave_plan.report.run import incident_text
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time
-from cleave_plan.training.run import StepReport, TrainingResult
+from cleave_plan.training.run import ServerReport, StepReport, TrainingResult
 from cleave_plan.units import count
 
 _LISTED = 12
@@ -31,9 +31,7 @@ def training_document(result: TrainingResult, *, out: str) -> dict[str, Any]:
         "tokens_per_s": result.tokens_per_s,
         "workers": result.workers,
         "runtime": result.runtime,
-        "servers": [
-            {"name": name, "parameter_bytes": own, "optimizer_bytes": held} for name, (own, held) in result.servers.items()
-        ],
+        "servers": [asdict(server) for server in result.servers],
         "checkpoint": None if result.checkpoint is None else str(result.checkpoint),
         "notes": list(result.notes),
     }
@@ -44,10 +42,7 @@ def training_text(result: TrainingResult, screen: Screen, *, model: str, out: st
     sheet = Sheet(screen)
     sheet.heading(f"Training of {model}")
     facts = _facts(result)
-    facts += [
-        Fact(f"server {name}", as_size(own + held), f"{as_size(own)} of parameters, {as_size(held)} of optimizer state")
-        for name, (own, held) in result.servers.items()
-    ]
+    facts += [_server_fact(server) for server in result.servers]
     if result.checkpoint is not None:
         facts.append(Fact("checkpoint", "", str(result.checkpoint)))
     facts.append(Fact("model", "", out))
@@ -58,6 +53,16 @@ def training_text(result: TrainingResult, screen: Screen, *, model: str, out: st
         sheet.heading("Loss")
         sheet.table(_COLUMNS, [_row(report) for report in _spread(result.steps)])
     return sheet.text()
+
+
+def _server_fact(server: ServerReport) -> Fact:
+    """What a server holds, beside what was planned, and what its process had."""
+    told = f"{as_size(server.parameter_bytes)} of parameters, {as_size(server.optimizer_bytes)} of optimizer state; "
+    if server.planned_bytes is not None:
+        told += f"planned {as_size(server.planned_bytes)}{' with activations' if server.process is None else ''}; "
+    told += "this process" if server.process is None else f"process {server.process}"
+    held = server.parameter_bytes + server.optimizer_bytes
+    return Fact(f"server {server.name}", as_size(held), f"{told} had at most {as_size(server.resident_bytes)}")
 
 
 _COLUMNS = (Column("step"), Column("loss"), Column("learning rate"), Column("gradient norm"), Column("time"))
@@ -74,15 +79,11 @@ def _facts(result: TrainingResult) -> list[Fact]:
     if result.step_s is None:
         return [Fact("steps", "0", f"the checkpoint stands at the last step, {result.first_step - 1}, already")]
     last = result.steps[-1].step
-    players = "the devices" if result.workers == 0 else (
-        "1 process of this machine that plays the devices" if result.workers == 1
-        else f"{result.workers} processes here that play the devices"
-    )  # fmt: skip
     optimizer_s = sum(report.optimizer_s for report in result.steps) / len(result.steps)
     facts = [
         Fact("steps", count(len(result.steps)), f"{result.first_step} to {last}, in {as_time(result.seconds)}"),
         Fact("loss", f"{result.steps[-1].loss:.4f}", f"it was {result.steps[0].loss:.4f} in step {result.first_step}"),
-        Fact("step", as_time(result.step_s), f"median, of {players}; optimizer "
+        Fact("step", as_time(result.step_s), f"median, of {_players(result)}; optimizer "
              f"{as_time(optimizer_s)} of it on average"),
         Fact("predicted", as_time(result.predicted_step_s), "by the plan, for the fleet itself"),
         Fact("samples", count(result.samples), f"in a step, {result.samples_per_s:,.0f} a second"),
@@ -90,6 +91,17 @@ def _facts(result: TrainingResult) -> list[Fact]:
     if result.tokens is not None:
         facts.append(Fact("tokens", count(result.tokens), f"in a step, {result.tokens_per_s:,.0f} a second"))
     return facts
+
+
+def _players(result: TrainingResult) -> str:
+    """Who took the time of a step."""
+    if not any(report.bytes_down for report in result.steps):
+        return "the server alone, which does all of the work"
+    if result.workers == 0:
+        return "the devices"
+    if result.workers == 1:
+        return "1 process of this machine that plays the devices"
+    return f"{result.workers} processes here that play the devices"
 
 
 def _spread(steps: tuple[StepReport, ...]) -> list[StepReport]:

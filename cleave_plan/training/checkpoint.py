@@ -37,7 +37,7 @@ _SEAL_BYTES = len(_MARK) + 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """What was kept after ``step`` steps: ``arrays`` by name, ``facts`` as JSON."""
+    """What was kept after ``step`` steps: ``arrays`` by name (each is asked for once when it is written), ``facts`` as JSON."""
 
     step: int
     arrays: Mapping[str, Array]
@@ -171,15 +171,17 @@ def _check_seal(path: Path, expected: str) -> None:
 
 def _write(checkpoint: Checkpoint, file: IO[bytes]) -> None:
     sealed = _Sealed(file)
-    types = {name: array.dtype.name for name, array in checkpoint.arrays.items() if array.dtype.isbuiltin != 1}
-    facts = {**checkpoint.facts, "step": checkpoint.step, "types": types}
+    types: dict[str, str] = {}
     with zipfile.ZipFile(sealed, "w") as archive:
         archive.comment = b"?" * _SEAL_BYTES
-        archive.writestr(_MANIFEST, json.dumps(facts, indent=1))
         for name, array in checkpoint.arrays.items():
-            plain = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+            plain = array
+            if array.dtype.isbuiltin != 1:
+                types[name], plain = array.dtype.name, array.view(f"u{array.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(plain, order="C"), allow_pickle=False)
+        facts = {**checkpoint.facts, "step": checkpoint.step, "types": types}
+        archive.writestr(_MANIFEST, json.dumps(facts, indent=1))
     sealed.finish()
 
 

@@ -1,52 +1,39 @@
-"""What a training run owns: parameters, their optimizer state, running statistics; updated in place, shard by shard.
+"""What a training run owns: parameters and running statistics, and the servers that hold their optimizer state and move them.
 
-Values lie where workers reach them, so that a step reads what the step before it wrote without a copy. A parameter of 16 bits
-has a master copy in float32, on which the optimizer works. State that is lost is lost for good, so none of it is on devices.
+Values lie where workers reach them, so that a step reads what the step before it wrote without a copy; each range of a
+parameter is written by its server alone. State that is lost is lost for good, so none of it is on devices.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod, sqrt
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, InputFileError
-from cleave_plan.execution.cores import usable_cores
+from cleave_plan.execution.engines.shared import SharedArrays
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.training.optimizers import Block, optimizer_of
+from cleave_plan.training.holding import MASTER, Part, master_type
+from cleave_plan.training.optimizers import optimizer_of
+from cleave_plan.training.orders import Answer, Kind, Memory, Order
 from cleave_plan.training.ownership import Shard
+from cleave_plan.training.servers import start_servers
 from cleave_plan.training.settings import Settings
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-BLOCK_ELEMENTS = 1 << 15
-"""Elements that are updated together: with state and scratch they fit into a core's second cache."""
-
-_NORM_ELEMENTS = 1 << 16
-"""Elements whose squares are added before the next ones are; fixed, so that the norm does not depend on anything else."""
-
-_WORTH_THREADS = 1 << 18
-"""Elements from which on handing pieces to other threads takes less than it saves."""
 
 _CLIP_GUARD = 1e-6
 """Added to the norm before it divides, as PyTorch does."""
 
 
-class _Piece(NamedTuple):
-    """Elements ``start`` to ``stop`` of a parameter."""
-
-    name: str
-    start: int
-    stop: int
-
-
 class Parameters:
-    """The values of ``initial`` (parameters) and ``statistics``, placed by ``share`` (an array to one that workers reach)."""
+    """The values of ``initial`` (parameters) and ``statistics``, on ``servers`` that have ``shards`` of them.
+
+    The first server is this process, each other one a process of its own. ``room``: the memory that workers read (None: there
+    is none; with several servers one is made). Raises ExecutionError when a server cannot be started.
+    """
 
     def __init__(
         self,
@@ -54,43 +41,39 @@ class Parameters:
         statistics: Mapping[str, Array],
         shards: Sequence[Shard],
         settings: Settings,
-        share: Callable[[Array], Array],
+        *,
+        servers: Sequence[str],
+        room: SharedArrays | None,
     ) -> None:
         self._settings = settings
-        self._optimizer = optimizer_of(settings)
-        self._values = {name: _own(share, array) for name, array in initial.items()}
+        self._slots = optimizer_of(settings).slots
+        self._made = SharedArrays() if room is None and len(servers) > 1 else None
+        self._room = room if self._made is None else self._made
+        self._apart = len(servers) > 1
+        self._values = {name: self._reachable(np.array(array, order="C")) for name, array in initial.items()}
         self._statistics = {name: np.array(array) for name, array in statistics.items()}
-        self._masters = {name: _master(array) for name, array in self._values.items()}
-        self._state = {
-            name: {slot: np.zeros_like(master) for slot in self._optimizer.slots} for name, master in self._masters.items()
-        }
         self.shards = tuple(shards)
-        self._pieces = list(_pieces(self.shards))
-        self._elements = sum(master.size for master in self._masters.values())
-        self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="optimizer")
-        self._room = threading.local()
+        parts: dict[str, list[Part]] = {name: [] for name in servers}
+        for shard in self.shards:
+            parts[shard.server].append(Part(shard.parameter, self._values[shard.parameter].reshape(-1), shard.start, shard.stop))
+        self._names = {name: [part.name for part in own] for name, own in parts.items()}
+        self._servers = start_servers(parts, settings, self._room)
+        self._memory = {name: answer.memory for name, answer in self._all(Order(kind=Kind.REPORT)).items()}
 
     @property
     def feeds(self) -> dict[str, Array]:
-        """The inputs that a step reads them from."""
+        """The inputs that a step reads them from: parameters and statistics by name."""
         return {**self._values, **self._statistics}
 
     @property
-    def values(self) -> Mapping[str, Array]:
-        """Parameters and statistics by name."""
-        return self.feeds
+    def memory(self) -> Mapping[str, Memory]:
+        """What each server holds, and the most that its process has had, as of the last step."""
+        return self._memory
 
-    def bytes_of(self) -> dict[str, tuple[int, int]]:
-        """Bytes of parameters (with master copies) and of optimizer state that each server has."""
-        found: dict[str, tuple[int, int]] = {}
-        for shard in self.shards:
-            count, master = shard.stop - shard.start, self._masters[shard.parameter]
-            value = self._values[shard.parameter]
-            own = count * (value.itemsize + (master.itemsize if master.dtype != value.dtype else 0))
-            held = count * master.itemsize * len(self._optimizer.slots)
-            before = found.get(shard.server, (0, 0))
-            found[shard.server] = (before[0] + own, before[1] + held)
-        return found
+    @property
+    def processes(self) -> Mapping[str, int | None]:
+        """The process ids of the servers; None for the first, which this process plays."""
+        return {server.name: server.process for server in self._servers}
 
     def keep_statistics(self, updated: Mapping[str, Array]) -> None:
         """Take in new running statistics."""
@@ -101,10 +84,11 @@ class Parameters:
         """One optimizer step, the ``step``-th from 1, down ``scale`` times ``gradients``; the norm of those before clipping.
 
         ``share``: what the schedule makes of the learning rates. Raises ExecutionError, with nothing changed, when the norm is
-        not finite.
+        not finite, and when a server is gone.
         """
-        flat = {name: np.ascontiguousarray(gradient).reshape(-1) for name, gradient in gradients.items()}
-        norm = scale * sqrt(sum(self._each(_sum_of_squares, flat.values())))
+        flat = {name: self._within_reach(np.ascontiguousarray(gradient).reshape(-1)) for name, gradient in gradients.items()}
+        totals = self._squares(self._all(Order(kind=Kind.SQUARES, arrays=flat)))
+        norm = scale * sqrt(sum(totals[name] for name in gradients))
         if not np.isfinite(norm):
             raise ExecutionError(
                 "the gradients hold infinities or NaN", where=f"step {step}", expected="finite gradients",
@@ -112,90 +96,104 @@ class Parameters:
             )  # fmt: skip
         limit = self._settings.clip_norm
         factor = scale if limit is None else scale * min(1.0, limit / (norm + _CLIP_GUARD))
-
-        def update(piece: _Piece) -> None:
-            self._update(piece, flat[piece.name], step=step, share=share, factor=factor)
-
-        for _ in self._each(update, self._pieces):
-            pass
+        done = self._all(Order(kind=Kind.UPDATE, arrays=flat, step=step, share=share, factor=factor))
+        self._memory = {name: answer.memory for name, answer in done.items()}
         return norm
 
-    def _each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """``work`` on every item, on all cores where that is worth it."""
-        return self._pool.map(work, items) if self._elements >= _WORTH_THREADS else map(work, items)
-
-    def _update(self, piece: _Piece, gradient: Array, *, step: int, share: float, factor: float) -> None:
-        name, span = piece.name, slice(piece.start, piece.stop)
-        master = self._masters[name].reshape(-1)[span]
-        first, second, down = self._scratch(master)
-        np.multiply(gradient[span], factor, out=down, casting="unsafe")
-        state = {slot: array.reshape(-1)[span] for slot, array in self._state[name].items()}
-        rate, decay = self._settings.rate_of(name) * share, self._settings.decay_of(name)
-        block = Block(values=master, state=state, scratch=(first, second))
-        self._optimizer.update(block, down, step=step, rate=rate, decay=decay)
-        if self._masters[name] is not self._values[name]:
-            self._values[name].reshape(-1)[span] = master
-
-    def _scratch(self, like: Array) -> tuple[Array, Array, Array]:
-        """Three arrays like ``like`` without values, this thread's own."""
-        kind = like.dtype.name
-        if not hasattr(self._room, kind):
-            setattr(self._room, kind, np.empty((3, BLOCK_ELEMENTS), like.dtype))
-        first, second, third = getattr(self._room, kind)[:, : like.size]
-        return first, second, third
-
-    def arrays(self) -> dict[str, Array]:
-        """Everything that must be kept to go on later, by names that say what it is."""
-        kept = {f"parameter/{name}": master for name, master in self._masters.items()}
-        kept |= {f"statistic/{name}": array for name, array in self._statistics.items()}
-        return kept | {f"state/{slot}/{name}": array for name, state in self._state.items() for slot, array in state.items()}
+    def arrays(self) -> Mapping[str, Array]:
+        """Everything that must be kept to go on later, by names that say what it is; fetched from the servers one by one."""
+        fetched: dict[str, Callable[[], Array]] = {}
+        for name in self._values:
+            fetched[f"parameter/{name}"] = partial(self._gathered, MASTER, name)
+        for name, array in self._statistics.items():
+            fetched[f"statistic/{name}"] = partial(np.asarray, array)
+        for name in self._values:
+            fetched |= {f"state/{slot}/{name}": partial(self._gathered, slot, name) for slot in self._slots}
+        return _Fetched(fetched)
 
     def restore(self, arrays: Mapping[str, Array], where: str) -> None:
-        """Take over what :meth:`arrays` gave; raises InputFileError when it is not this model's."""
-        own = self.arrays()
-        for name, array in own.items():
-            given = arrays.get(name)
-            if given is None or given.shape != array.shape or given.dtype != array.dtype:
-                raise InputFileError(
-                    f"{name!r} is {'not there' if given is None else f'{given.dtype.name} {list(given.shape)}'}", where=where,
-                    expected=f"{array.dtype.name} {list(array.shape)}, as the model has it",
-                    remedy="resume with the model and settings that the checkpoint was written with",
-                )  # fmt: skip
-        for name, array in own.items():
-            array[...] = arrays[name]
-        for name, value in self._values.items():
-            if self._masters[name] is not value:
-                value[...] = self._masters[name]
+        """Take over what :meth:`arrays` gave, on however many servers; raises InputFileError when it is not this model's."""
+        self._require_own(arrays, where)
+        for name, array in self._statistics.items():
+            array[...] = arrays[f"statistic/{name}"]
+        for name in self._values:
+            for slot in (MASTER, *self._slots):
+                source = arrays[f"parameter/{name}" if slot == MASTER else f"state/{slot}/{name}"]
+                flat = self._within_reach(np.ascontiguousarray(source).reshape(-1))
+                self._all(Order(kind=Kind.TAKE, arrays={name: flat}, slot=slot))
 
     def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
+        """End the servers; values stay."""
+        for server in self._servers:
+            server.close()
+        if self._made is not None:
+            self._made.close()
+
+    def _all(self, order: Order) -> dict[str, Answer]:
+        """Have every server do its part of ``order``, all at the same time; those whose parts it is about, or all."""
+        asked = []
+        for server in self._servers:
+            arrays = {name: order.arrays[name] for name in self._names[server.name] if name in order.arrays}
+            if arrays or order.kind in (Kind.REPORT, Kind.UPDATE):
+                server.ask(replace(order, arrays=arrays))
+                asked.append(server)
+        return {server.name: server.answer() for server in asked}
+
+    def _squares(self, answers: Mapping[str, Answer]) -> dict[str, float]:
+        """The sum of the squares of each parameter's gradient: chunk by chunk from its first, wherever they were added up."""
+        sums = {name: iter(answer.sums) for name, answer in answers.items()}
+        chunks: dict[str, list[float]] = {name: [] for name in self._values}
+        for shard in self.shards:
+            chunks[shard.parameter] += next(sums[shard.server])
+        return {name: sum(found) for name, found in chunks.items()}
+
+    def _gathered(self, slot: str, name: str) -> Array:
+        """A slot of a parameter, put together from its servers' ranges; values that are their own master are read in place."""
+        value = self._values[name]
+        kind = master_type(value.dtype)
+        if slot == MASTER and kind == value.dtype:
+            return value
+        whole = np.empty(value.size, kind) if self._room is None else self._room.empty((value.size,), DType(kind.name))
+        self._all(Order(kind=Kind.GIVE, arrays={name: whole}, slot=slot))
+        return whole.reshape(value.shape)
+
+    def _require_own(self, arrays: Mapping[str, Array], where: str) -> None:
+        own = {f"statistic/{name}": (array.shape, array.dtype) for name, array in self._statistics.items()}
+        for name, value in self._values.items():
+            like = (value.shape, master_type(value.dtype))
+            own |= dict.fromkeys([f"parameter/{name}", *(f"state/{slot}/{name}" for slot in self._slots)], like)
+        for name, (shape, dtype) in own.items():
+            given = arrays.get(name)
+            if given is None or given.shape != shape or given.dtype != dtype:
+                raise InputFileError(
+                    f"{name!r} is {'not there' if given is None else f'{given.dtype.name} {list(given.shape)}'}", where=where,
+                    expected=f"{dtype.name} {list(shape)}, as the model has it",
+                    remedy="resume with the model and settings that the checkpoint was written with",
+                )  # fmt: skip
+
+    def _reachable(self, array: Array) -> Array:
+        """``array`` where workers reach it, if there is such a place."""
+        return array if self._room is None else self._room.reach(array)
+
+    def _within_reach(self, flat: Array) -> Array:
+        """``flat`` where all servers reach it."""
+        return self._reachable(flat) if self._apart else flat
 
 
-def _own(share: Callable[[Array], Array], array: Array) -> Array:
-    """``array`` where workers reach it, as an array that may be written and that nobody else has."""
-    placed = share(np.array(array))
-    placed.flags.writeable = True
-    return placed
+class _Fetched(Mapping[str, Array]):
+    """Arrays that are there when they are asked for: all at once might not fit into memory."""
 
+    def __init__(self, fetch: Mapping[str, Callable[[], Array]]) -> None:
+        self._fetch = fetch
 
-def _master(value: Array) -> Array:
-    return value if value.dtype.itemsize >= 4 else value.astype(np.float32)
+    def __getitem__(self, name: str) -> Array:
+        return self._fetch[name]()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fetch)
 
-def _pieces(shards: Sequence[Shard]) -> Iterator[_Piece]:
-    for shard in shards:
-        for start in range(shard.start, shard.stop, BLOCK_ELEMENTS):
-            yield _Piece(shard.parameter, start, min(start + BLOCK_ELEMENTS, shard.stop))
-
-
-def _sum_of_squares(flat: Array) -> float:
-    """In float64, in an order that only the array's length decides."""
-    total = 0.0
-    for start in range(0, flat.size, _NORM_ELEMENTS):
-        piece = flat[start : start + _NORM_ELEMENTS].astype(np.float64)
-        total += float(np.sum(np.square(piece, out=piece)))
-    return total
+    def __len__(self) -> int:
+        return len(self._fetch)
 
 
 def elements_of(initial: Mapping[str, Array]) -> dict[str, int]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.incidents import Incident
+from cleave_plan.training.orders import Memory
 from cleave_plan.training.settings import ScheduleKind, Settings
+from cleave_plan.units import Unit, format_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +57,30 @@ class StepReport:
     incidents: tuple[Incident, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReport:
+    """What a parameter server has in memory, and what the plan said.
+
+    ``process``: its process id; None for the first, which the run's own process plays. ``parameter_bytes`` (with master copies)
+    and ``optimizer_bytes`` are what it holds. ``resident_bytes``: the most that its process has had in memory, programs and
+    shared pages included. ``planned_bytes``: parameters, optimizer state and, on the first, activations (None: not in the plan).
+    """
+
+    name: str
+    process: int | None
+    parameter_bytes: int
+    optimizer_bytes: int
+    resident_bytes: int
+    planned_bytes: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingResult:
     """What a run did.
 
     ``first_step``: 1, or the one after the checkpoint that it went on from. ``samples`` and ``tokens`` in a step (None where
     there are none). ``predicted_step_s``: on the plan's fleet, whose time of a batch counts once for each micro-batch.
-    ``servers``: name -> bytes of parameters and of optimizer state. ``values``: trained parameters and statistics by name.
+    ``servers``: in the plan's order. ``values``: trained parameters and statistics by name.
     ``notes``: what a user must see.
     """
 
@@ -73,7 +92,7 @@ class TrainingResult:
     predicted_step_s: float
     workers: int
     runtime: str
-    servers: Mapping[str, tuple[int, int]]
+    servers: tuple[ServerReport, ...]
     values: Mapping[str, Any]
     checkpoint: Path | None
     notes: tuple[str, ...] = field(default=())
@@ -92,6 +111,19 @@ class TrainingResult:
     def tokens_per_s(self) -> float | None:
         """Tokens of the median step a second."""
         return None if self.step_s is None or self.tokens is None else self.tokens / self.step_s
+
+
+def more_than_planned(held: Mapping[str, Memory], planned: Mapping[str, float]) -> tuple[str, ...]:
+    """The notes on servers that hold more than the plan counted, as with master copies of parameters of 16 bits."""
+    found = []
+    for name, memory in held.items():
+        own = memory.parameter_bytes + memory.optimizer_bytes
+        if name in planned and own > planned[name]:
+            found.append(
+                f"server {name!r} holds {format_value(own, Unit.BYTES)} of parameters and optimizer state, the plan counted "
+                f"{format_value(planned[name], Unit.BYTES)}"
+            )
+    return tuple(found)
 
 
 def identity_of(settings: Settings, *, steps: int, model: str, samples: int, data: str) -> dict[str, Any]:

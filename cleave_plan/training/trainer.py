@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from cleave_plan.training.interruption import interruptions
 from cleave_plan.training.metrics import MetricsFile
 from cleave_plan.training.ownership import shards_of
 from cleave_plan.training.parameters import Parameters, elements_of
-from cleave_plan.training.run import Duration, StepReport, TrainingResult, identity_of
+from cleave_plan.training.run import Duration, ServerReport, StepReport, TrainingResult, identity_of, more_than_planned
 from cleave_plan.training.settings import Settings
 from cleave_plan.training.step import TrainingStep, outputs_of
 
@@ -49,14 +50,12 @@ class Trainer:
         settings.require_matches(list(step.gradient.names.gradients))
         initial, statistics = step.initial()
         shards = shards_of(plan, step.imported.workload, elements_of(initial))
-        self._parameters = Parameters(initial, statistics, shards, settings, session.share)
+        self._parameters = Parameters(
+            initial, statistics, shards, settings, servers=plan.server_names, room=session.memory
+        )  # fmt: skip
         recomputation = step.gradient.recomputation
         self._notes: list[str] = [] if recomputation is None else [recomputation.sentence]
-        if len(plan.server_names) > 1:
-            self._notes.append(
-                f"one process of this machine plays all {len(plan.server_names)} servers: which of them has which parameter and "
-                "its optimizer state is planned, counted and kept in checkpoints, but not apart in memory"
-            )
+        self._notes += more_than_planned(self._parameters.memory, plan.predicted.server_memory_bytes)
         self._identity: dict[str, Any] = {}
         self._workers = 0
         self._run_notes: dict[str, None] = {}
@@ -99,10 +98,20 @@ class Trainer:
                     raise _interrupted(stopped, report.step, duration.steps, written)
             return TrainingResult(
                 first_step=first + 1, steps=tuple(reports), samples=self._samples, tokens=self._tokens,
-                seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._parameters.bytes_of(),
-                workers=self._workers, runtime=self._session.runtime, values=dict(self._parameters.values), checkpoint=written,
+                seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._server_reports(),
+                workers=self._workers, runtime=self._session.runtime, values=self._parameters.feeds, checkpoint=written,
                 notes=(*self._notes, *self._run_notes),
             )  # fmt: skip
+
+    def _server_reports(self) -> tuple[ServerReport, ...]:
+        planned, processes = self._plan.predicted.server_memory_bytes, self._parameters.processes
+        return tuple(
+            ServerReport(
+                name=name, process=processes[name], parameter_bytes=memory.parameter_bytes,
+                optimizer_bytes=memory.optimizer_bytes, resident_bytes=memory.resident_bytes, planned_bytes=planned.get(name),
+            )
+            for name, memory in self._parameters.memory.items()
+        )  # fmt: skip
 
     @property
     def _samples(self) -> int:
@@ -190,6 +199,11 @@ class Trainer:
         changed = [name for name, before in facts["surroundings"].items() if surroundings.get(name) != before]
         if changed:
             self._notes.append(f"resumed with another {', '.join(changed)}: the bits may differ from those of an undisturbed run")
+        before = {server for _, server, _, _ in facts["servers"]}
+        if before != {shard.server for shard in self._parameters.shards}:
+            self._notes.append(
+                f"the checkpoint is of {len(before)} servers: its parameters are shared out anew, the bits are the same"
+            )
         self._parameters.restore(found.checkpoint.arrays, str(found.path))
 
     def _checkpoint(self, step: int) -> Checkpoint:
@@ -216,6 +230,7 @@ class Trainer:
             "optimizer_s": report.optimizer_s, "samples_per_s": self._samples / report.seconds,
             "bytes_down": report.bytes_down, "bytes_up": report.bytes_up,
             "lost_devices": [device for incident in report.incidents for device in incident.devices],
+            "servers": [asdict(server) for server in self._server_reports()],
         }  # fmt: skip
         if self._tokens is not None:
             line["tokens_per_s"] = self._tokens / report.seconds

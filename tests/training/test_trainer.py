@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from training_cases import BATCH, gradients_by_hand, initial_values, perceptron,
 
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.onnx_io.trained import write_trained
-from cleave_plan.plan.plan import Plan
 from cleave_plan.training.run import Duration
 from cleave_plan.training.settings import Group, OptimizerKind, Schedule, ScheduleKind, Settings
 from models.registry import build
@@ -207,8 +205,8 @@ def test_blocks_and_threads_do_not_show(tmp_path: Path, monkeypatch: pytest.Monk
     """Parameters updated five elements at a time by several threads are those updated whole, to the bit."""
     model, data = perceptron(tmp_path / "m.onnx"), samples()
     whole = train_here(model, data, ADAMW, Duration(steps=4))
-    monkeypatch.setattr("cleave_plan.training.parameters.BLOCK_ELEMENTS", 5)
-    monkeypatch.setattr("cleave_plan.training.parameters._WORTH_THREADS", 0)
+    monkeypatch.setattr("cleave_plan.training.holding.BLOCK_ELEMENTS", 5)
+    monkeypatch.setattr("cleave_plan.training.holding._WORTH_THREADS", 0)
     pieces = train_here(model, data, ADAMW, Duration(steps=4))
     for name, value in whole.values.items():
         assert np.array_equal(value, pieces.values[name])
@@ -305,25 +303,6 @@ def test_trained_weights_run_elsewhere(beside: bool, tmp_path: Path) -> None:
     assert onnxruntime.InferenceSession(out).run(None, {"x": x})[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_each_server_has_its_share(tmp_path: Path) -> None:
-    """A quarter of the weights of each product on one server, the rest on another, biases on the first; the numbers are those of
-    one server, and it is said that one process plays both.
-    """
-
-    def of_two(plan: Plan) -> Plan:
-        assignments = tuple(replace(each, servers=("a", "b"), shares=(0.25, 0.75)) for each in plan.assignments)
-        return replace(plan, server_names=("a", "b"), assignments=assignments)
-
-    model = perceptron(tmp_path / "m.onnx")
-    one = train_here(model, samples(), Settings(), Duration(steps=3))
-    two = train_here(model, samples(), Settings(), Duration(steps=3), replan=of_two)
-    assert [report.loss for report in two.steps] == [report.loss for report in one.steps]
-    first, second = 10 + 5 + 7 + 3, 32 + 16  # of w1 [6, 7], w2 [7, 3], b1 and b2; AdamW has two moments for each
-    assert two.servers == {"a": (4 * first, 8 * first), "b": (4 * second, 8 * second)}
-    assert any("one process of this machine plays all 2 servers" in note for note in two.notes)
-    assert not any("plays all" in note for note in one.notes)
-
-
 def test_sixteen_bits_have_a_master_copy(tmp_path: Path) -> None:
     """Steps too small for float16 add up: 1 + 100 x 1e-4 is 1.01, where float16 alone would stay at 1."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="w")]
@@ -334,4 +313,5 @@ def test_sixteen_bits_have_a_master_copy(tmp_path: Path) -> None:
     result = train_here(model, data, settings, Duration(steps=100))
     assert result.values["w"].dtype == np.float16
     assert float(result.values["w"][0, 0]) == pytest.approx(1.01, abs=1e-3)
-    assert result.servers == {"server": (2 + 4, 8)}
+    (server,) = result.servers
+    assert (server.parameter_bytes, server.optimizer_bytes) == (2 + 4, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def train_here(
     progress = silent if observe is None else lambda done, total, label: observe(done)
     with Session(plan, step.imported, engine=engine or InProcess(), reproducible=settings.reproducible) as session:
         return Trainer(step, plan, session, batches, settings).run(duration, progress)
+
+
+def striped(*shares: float) -> Callable[[Plan], Plan]:
+    """A change of plans: servers "a", "b", ... with ``shares`` of the weights of each product."""
+    names = tuple("abcdefgh"[: len(shares)])
+
+    def change(plan: Plan) -> Plan:
+        assignments = tuple(replace(each, servers=names, shares=shares) for each in plan.assignments)
+        return replace(plan, server_names=names, assignments=assignments)
+
+    return change
 
 
 def gradients_by_hand(values: Mapping[str, np.ndarray], x: np.ndarray, target: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:

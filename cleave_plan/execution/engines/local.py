@@ -128,6 +128,11 @@ class LocalEngine:
         """An array in shared memory."""
         return self._shared.empty(shape, dtype)
 
+    @property
+    def memory(self) -> SharedArrays:
+        """The memory that workers read."""
+        return self._shared
+
     def share(self, array: Array) -> Array:
         """The numbers of ``array`` in shared memory; a copy of a read-only array is a constant for as long as the engine runs."""
         return self._shared.share(array)

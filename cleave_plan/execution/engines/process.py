@@ -36,8 +36,9 @@ class WorkerProcess:
     line: socket.socket
 
     @classmethod
-    def spawn(cls, start: Sequence[str], place: int, arena: int) -> WorkerProcess:
-        """A fresh interpreter that begins with ``start`` and inherits its line and the descriptor ``arena``.
+    def spawn(cls, start: Sequence[str], place: int, arena: int, *, role: str = "worker") -> WorkerProcess:
+        """A fresh interpreter that begins with ``start`` and inherits its line and the descriptor ``arena``;
+        ``role`` is what messages call it.
 
         Raises ExecutionError when no process can be started.
         """
@@ -55,7 +56,7 @@ class WorkerProcess:
         except OSError as error:
             ours.close()
             raise ExecutionError(
-                f"worker {place} cannot be started: {error.strerror}", where=sys.executable, remedy="run with fewer workers"
+                f"{role} {place} cannot be started: {error.strerror}", where=sys.executable, remedy=f"run with fewer {role}s"
             ) from None
         finally:
             theirs.close()

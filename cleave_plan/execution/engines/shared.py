@@ -32,13 +32,15 @@ class SharedArrays:
 
     def share(self, array: Array) -> Array:
         """The numbers of ``array``: itself where it lies here, else a copy, which is a constant if ``array`` is read-only."""
-        if self._arena.block_of(array) is not None:
-            return array
-        copy = self._copy(array)
-        if not array.flags.writeable:
-            copy.flags.writeable = False
-            self._constants.append(copy)
-        return copy
+        placed = self.reach(array)
+        if placed is not array and not array.flags.writeable:
+            placed.flags.writeable = False
+            self._constants.append(placed)
+        return placed
+
+    def reach(self, array: Array) -> Array:
+        """As :meth:`share`, but a copy is no constant, and goes with its last view."""
+        return array if self._arena.block_of(array) is not None else self._copy(array)
 
     def place(self, array: Array) -> Array:
         """As :meth:`share`, for an operand of a job: one copy until :meth:`forget`, and no constant."""

@@ -92,11 +92,11 @@ def answer(given: Answer) -> bytes:
 
 def read_order(line: socket.socket) -> Job | Order | int | None:
     """The next message of the server: a job, a tile, the number of a job to close; None when the line is closed."""
-    head = _exactly(line, _HEAD.size)
+    head = exactly(line, _HEAD.size)
     if head is None:
         return None
     letter, length = _HEAD.unpack(head)
-    body = _exactly(line, length)
+    body = exactly(line, length)
     if body is None:
         return None
     if letter == b"J":
@@ -137,7 +137,7 @@ def _framed(letter: bytes, body: bytes) -> bytes:
     return _HEAD.pack(letter, len(body)) + body
 
 
-def _exactly(line: socket.socket, length: int) -> bytes | None:
+def exactly(line: socket.socket, length: int) -> bytes | None:
     """``length`` bytes; None when the line ends before."""
     parts = bytearray()
     while len(parts) < length:
