@@ -123,6 +123,11 @@ def sweep_counts(text: str) -> tuple[int, ...]:
     return tuple(_size(value.strip(), "the list") for value in text.split(","))
 
 
+def server_choice(text: str) -> int | list[str]:
+    """``2`` is a number of servers, anything else a list of names."""
+    return int(text) if text.isascii() and text.isdigit() else [name.strip() for name in text.split(",")]
+
+
 def device_names(text: str) -> tuple[str, ...]:
     """``d3,d7``: names of devices, each once."""
     names = tuple(name.strip() for name in text.split(","))
@@ -214,6 +219,12 @@ def integrity_option(command: Command) -> Command:
 
     told = "Check each tile that a device returns, and exclude a device that returns a wrong one. Default: on with --engine ray."
     return click.option("--integrity", type=click.Choice(["on", "off"]), callback=as_bool, help=told)(command)
+
+
+def servers_option(command: Command) -> Command:
+    """``--servers N|NAMES``: a number or a list of names; None where it is not given."""
+    told = "Use the first N servers of the fleet, or the named ones (a,b). Default: all."
+    return click.option("--servers", metavar="N|NAMES", type=server_choice, help=told)(command)
 
 
 def training_option(command: Command) -> Command:

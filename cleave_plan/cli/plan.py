@@ -14,6 +14,7 @@ from cleave_plan.cli.options import (
     json_option,
     output_file,
     seconds,
+    servers_option,
     shape_options,
     sweep_axis,
     training_option,
@@ -48,7 +49,7 @@ SWITCHES = ("chains", "inner", "level-joint", "reuse", "server", "shared")
 )
 @shape_options
 @training_option
-@click.option("--servers", metavar="N|NAMES", help="Use the first N servers of the fleet, or the named ones (a,b). Default: all.")
+@servers_option
 @click.option(
     "--without",
     multiple=True,
@@ -102,7 +103,7 @@ def plan(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     trips: tuple[tuple[str, int], ...],
     training: bool,
-    servers: str | None,
+    servers: int | list[str] | None,
     without: tuple[str, ...],
     constraints_file: Path | None,
     percentile: float | None,
@@ -127,7 +128,7 @@ def plan(
         raise UsageError("no place for the plan", where="--output", expected="-o FILE (only with --sweep it may be left out)")
     fleet = load_fleet(fleet_file)
     if servers is not None:
-        fleet = with_servers(fleet, _server_choice(servers))
+        fleet = with_servers(fleet, servers)
     sizes: dict[str, Any] = {
         "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "trips": gathered(trips, "--trip"),
         "training": training,
@@ -173,8 +174,3 @@ def _sweep(
     click.echo(sweep_text(found, Screen.of_stdout(), model=model.stem, fleet=fleet.name))
     if output is not None and found.knee_plan is not None:
         click.echo(f"\nplan of the knee written to {output}")
-
-
-def _server_choice(text: str) -> int | list[str]:
-    """``2`` is a number of servers, anything else a list of names."""
-    return int(text) if text.isascii() and text.isdigit() else [name.strip() for name in text.split(",")]

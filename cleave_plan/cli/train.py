@@ -16,10 +16,12 @@ from cleave_plan.cli.options import (
     json_option,
     output_file,
     runtime_option,
+    servers_option,
     size_options,
     workers_option,
 )
 from cleave_plan.cli.output import emit_json
+from cleave_plan.errors import UsageError
 
 EPILOG = """\b
 Examples:
@@ -32,6 +34,8 @@ Examples:
     --optimizer sgd --learning-rate 0.1 --seed 7 --steps 100 -o out.onnx --json
   cleave-plan train gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml --data text.npz --loss cross-entropy \\
     --engine ray --integrity on --recompute --steps 1000 -o out.onnx
+  cleave-plan train gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml --data text.npz --loss cross-entropy \\
+    --servers 3 --checkpoint run --steps 1000 -o out.onnx
 """
 
 
@@ -62,6 +66,7 @@ Examples:
     "--plan", "plan_file", metavar="FILE", type=input_file,
     help="A plan of the training graph that `gradient` writes with the same options. Default: made here.",
 )  # fmt: skip
+@servers_option
 @engine_option
 @workers_option
 @integrity_option
@@ -87,6 +92,7 @@ def train(
     dims: tuple[tuple[str, int], ...],
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     plan_file: Path | None,
+    servers: int | list[str] | None,
     engine: str,
     workers: int | None,
     integrity: bool | None,
@@ -101,22 +107,28 @@ def train(
 ) -> None:
     """Train MODEL on D.npz: exact synchronous steps, each product cut over the devices as the plan says.
 
-    Parameters and the optimizer's state live on the servers, so that nothing is lost with a device. OUT.onnx is MODEL with
-    trained weights. Times are those of this machine, whose processes play the devices, unless with --engine ray.
+    Parameters and the optimizer's state live on the servers (each but the first is a process of its own), so that nothing is
+    lost with a device. OUT.onnx is MODEL with trained weights. Times are those of this machine, whose processes play the
+    devices, unless with --engine ray.
 
     With --checkpoint, Ctrl-C and SIGTERM end the run after the step under way (exit code 130), and --resume goes on from there.
     """
-    from cleave_plan.api import load_fleet, load_plan, training_settings
+    from cleave_plan.api import load_fleet, load_plan, training_settings, with_servers
     from cleave_plan.api import train as run_training
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.training import training_document, training_text
 
+    fleet = load_fleet(fleet_file)
+    if servers is not None:
+        if plan_file is not None:
+            raise UsageError("the plan says which servers there are", where="--servers", expected="either --plan or --servers")
+        fleet = with_servers(fleet, servers)
     chosen = {"optimizer": optimizer, "learning_rate": learning_rate, "seed": seed, "reproducible": reproducible}
     settings = training_settings(config_file, **{key: value for key, value in chosen.items() if value is not None})
     with progress_bar("training") as progress:
         result = run_training(
-            model, load_fleet(fleet_file), data, steps=steps, settings=settings, save_to=out, metrics=metrics,
+            model, fleet, data, steps=steps, settings=settings, save_to=out, metrics=metrics,
             plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime, engine=engine,
             integrity=integrity,
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,

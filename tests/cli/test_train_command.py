@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_cases import Files, cleave
+from cli_cases import FLEET, Files, cleave
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,25 @@ def test_a_run_that_is_resumed(files: Files, data: Path, tmp_path: Path) -> None
     assert out.read_bytes() != files.model.read_bytes()
 
 
+def test_several_servers(files: Files, data: Path, tmp_path: Path) -> None:
+    """Some of a fleet's servers: each holds a part of the parameters in a process of its own, and the loss is one server's."""
+    fleet, losses = tmp_path / "fleet.yaml", []
+    home = next(line for line in FLEET.splitlines() if "home" in line)
+    fleet.write_text(FLEET.replace(home, "\n".join(home.replace("home", name) for name in ("home", "shed", "barn"))))
+    for servers in ("1", "home,barn"):
+        result = cleave(
+            "train", files.model, "--dim", "batch=64", "--loss", "cross-entropy", "--target", "labels", "--fleet", fleet,
+            "--data", data, "--steps", "2", "--servers", servers, "--json", "-o", tmp_path / "out.onnx",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        document = json.loads(result.stdout)
+        losses.append([step["loss"] for step in document["steps"]])
+    assert losses[0] == losses[1]
+    assert [server["name"] for server in document["servers"]] == ["home", "barn"]
+    assert [server["process"] is None for server in document["servers"]] == [True, False]
+    assert all(server["optimizer_bytes"] == 2 * server["parameter_bytes"] > 0 for server in document["servers"])
+
+
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
@@ -62,6 +81,8 @@ def test_a_run_that_is_resumed(files: Files, data: Path, tmp_path: Path) -> None
         (["--shape", "x=63x256"], 2, "bound to 63 by --shape x, and to 64 by --dim"),
         (["--freeze", "*"], 4, "no parameter has a gradient"),
         (["--engine", "ray", "--workers", "2"], 2, "workers are of the local engine"),
+        (["--servers", "2"], 2, "2 servers asked for; expected between 1 and 1"),
+        (["--servers", "home", "--plan", "plan.json"], 2, "the plan says which servers there are"),
     ],
 )
 def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], code: int, text: str) -> None:
