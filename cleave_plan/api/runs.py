@@ -269,13 +269,21 @@ def compare_strategies(
     and the samples of a batch that were assumed.
 
     ``batch``: samples that pipelines can cut a batch into (default: the first size of the first input). ``options`` are those
-    of :func:`make_plan`. Raises UsageError for a number of devices that the fleet does not have.
+    of :func:`make_plan`. Raises UsageError for a number of devices that the fleet does not have, and for the work of a gradient
+    file: the others' strategies follow the forward pass.
     """
     from cleave_plan.api.plans import make_plan
     from cleave_plan.planning.subfleet import some_devices
     from cleave_plan.simulation.baselines.setting import powers_of_two
     from cleave_plan.simulation.compare import compare
+    from cleave_plan.workload.gemm import Phase
 
+    forward = {gemm.node for gemm in workload.gemms if gemm.phase is Phase.FORWARD}
+    if workload.recompute is not None or any(gemm.node not in forward for gemm in workload.gemms):
+        raise UsageError(
+            "the gradients of this step are not derived from its forward products", where=f"model {workload.name}",
+            expected="a forward model", remedy="compare that model with --training, not the gradient file",
+        )  # fmt: skip
     known = len(fleet.devices)
     counts = sorted(set(devices)) if devices is not None else powers_of_two(known)
     if not counts or counts[0] < 1 or counts[-1] > known:

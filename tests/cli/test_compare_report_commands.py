@@ -24,6 +24,15 @@ def test_compare(files: Files) -> None:
     assert cleave(*base[:-1], "0").exit_code == 2
 
 
+def test_a_gradient_file_is_not_compared(files: Files, tmp_path: Path) -> None:
+    """Its backward products are its own, so that no other strategy could say which layer they belong to."""
+    step = tmp_path / "step.onnx"
+    assert cleave("gradient", files.model, "--dim", "batch=64", "--loss", "cross-entropy", "-o", step).exit_code == 0
+    refused = cleave("compare", step, "--training", "--fleet", files.fleet)
+    assert refused.exit_code == 2
+    assert "compare that model with --training" in refused.stderr
+
+
 def test_report(files: Files, tmp_path: Path) -> None:
     """A page of a plan alone and with its model and fleet, which says more; a document of another kind is refused."""
     alone, more = tmp_path / "alone.html", tmp_path / "more.html"
