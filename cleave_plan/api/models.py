@@ -24,27 +24,50 @@ def load_onnx(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     trips: Mapping[str, int] | None = None,
     training: bool = False,
+    recompute: bool = False,
 ) -> Workload:
     """The work of one batch of an ONNX model; weights are not read.
 
     ``dims`` binds symbolic dimensions by name, ``shapes`` whole inputs, ``trips`` how often Loops run. ``training``: the work
-    of a training step, with the gradient GEMMs of every GEMM derived from the forward ones. Raises InputFileError for a file
-    that is not a model, and an error that names each dimension that is still open.
+    of a training step, with the gradient GEMMs of every GEMM derived from the forward ones. ``recompute``: of one that computes
+    forward values again where that spares memory, as :func:`gradient` would (a gradient file does as it is written, and has to
+    be one that does). Raises InputFileError for a file that is not a model, and an error that names each dimension that is still
+    open.
     """
     from cleave_plan.onnx_io.importer import load_model
     from cleave_plan.workload.backward import training_workload
 
-    forward = load_model(Path(path), dims=dims, shapes=shapes, trips=trips).workload
-    return training_workload(forward) if training else forward
+    if recompute and not training:
+        raise UsageError(
+            "a forward pass computes nothing again", where="--recompute", expected="a training step", remedy="add --training"
+        )
+    imported = load_model(Path(path), dims=dims, shapes=shapes, trips=trips)
+    forward = imported.workload
+    if not training:
+        return forward
+    if not recompute or forward.recompute is not None:
+        return training_workload(forward)
+    if forward.has_backward:
+        raise UsageError(
+            "this gradient file keeps all forward values", where=f"--recompute, {path}",
+            expected="one that gradient --recompute wrote, or a forward model", remedy="write it anew, or leave --recompute out",
+        )  # fmt: skip
+    from cleave_plan.onnx_io.gradient.planned import segments_of
+
+    return training_workload(forward, segments_of(imported))
 
 
 def load_model_of(plan: Plan, path: str | Path) -> Workload:
-    """The model at ``path`` with the sizes and trip counts that ``plan`` was made with, and for training if it was.
+    """The model at ``path`` with the sizes and trip counts that ``plan`` was made with, and for training (with forward values
+    computed again) if it was.
 
     Raises AnswerIsNoError when it does not have them, so that it must be another model than the plan's.
     """
     try:
-        return load_onnx(path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips, training=plan.training)
+        return load_onnx(
+            path, dims=plan.dims, shapes=plan.shapes, trips=plan.trips, training=plan.training,
+            recompute=plan.recompute is not None,
+        )  # fmt: skip
     except UsageError as error:
         raise AnswerIsNoError(
             f"the plan was made for another model, {plan.model.name!r}: in this one, {error.what}",

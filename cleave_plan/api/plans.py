@@ -66,6 +66,7 @@ def sweep_plans(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     trips: Mapping[str, int] | None = None,
     training: bool = False,
+    recompute: bool = False,
     progress: Progress = silent,
     **options: Any,
 ) -> Sweep:
@@ -85,13 +86,14 @@ def sweep_plans(
         raise UsageError(
             f"{over} = {wanted} asked for", where=f"fleet {fleet.name}", expected=f"whole numbers of 1 or more{most}"
         )
+    kind = {"training": training, "recompute": recompute}
     fixed = None
     if over in ("devices", "servers"):
-        fixed = load_onnx(model, dims=dims, shapes=shapes, trips=trips, training=training)
+        fixed = load_onnx(model, dims=dims, shapes=shapes, trips=trips, **kind)
 
     def case(value: int) -> tuple[Workload, Fleet]:
         bound = {**(dims or {}), over: value}
-        workload = fixed or load_onnx(model, dims=bound, shapes=shapes, trips=trips, training=training)
+        workload = fixed or load_onnx(model, dims=bound, shapes=shapes, trips=trips, **kind)
         if over == "servers":
             return workload, with_servers(fleet, value)
         return workload, some_devices(fleet, range(value)) if over == "devices" else fleet

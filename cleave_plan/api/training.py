@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cleave_plan.api.plans import make_plan, require_same
 from cleave_plan.api.runs import open_session
+from cleave_plan.errors import AnswerIsNoError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from cleave_plan.training.data import Data
     from cleave_plan.training.run import TrainingResult
     from cleave_plan.training.settings import Settings
+    from cleave_plan.training.step import TrainingStep
+    from cleave_plan.workload.graph import Workload
 
 
 def training_settings(path: str | Path | None = None, **fields: Any) -> Settings:
@@ -94,6 +97,7 @@ def train(
     if plan is None:
         plan = make_plan(workload, fleet, without={"reuse"})  # engines send every piece to every tile
     else:
+        _require_step(plan, workload, step)
         require_same(plan, workload, fleet)
     with open_session(
         plan, step.imported, engine=engine, workers=workers, runtime=runtime, integrity=integrity,
@@ -103,3 +107,22 @@ def train(
     if save_to is not None:
         write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))
     return result
+
+
+def _require_step(plan: Plan, workload: Workload, step: TrainingStep) -> None:
+    """Raise AnswerIsNoError, with what to do, for a plan of the forward file, or of a step that keeps other forward values."""
+    if plan.model.sha256 == step.gradient.names.forward_sha256:
+        write = f"cleave-plan gradient MODEL --loss ...{' --recompute' if plan.recompute else ''} -o STEP.onnx"
+        raise AnswerIsNoError(
+            f"the plan is for the forward file {plan.model.name!r}, whose gradients it derives; train runs the gradient file, "
+            "whose products have other names", where="--plan", expected="a plan of the gradient file, or none",
+            remedy=f"leave --plan out, or: {write}, then plan STEP.onnx --training",
+        )  # fmt: skip
+    if (plan.recompute is None) != (workload.recompute is None):
+        kinds = ("computes forward values again (--recompute)", "keeps all forward values")
+        planned, asked = kinds if workload.recompute is None else kinds[::-1]
+        raise AnswerIsNoError(
+            f"the plan is for a step that {planned}, this run {asked}", where="--plan",
+            expected="both with --recompute, or neither",
+            remedy="give --recompute to train" if workload.recompute is None else "leave --recompute out, or plan the other file",
+        )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cleave_plan.cli.options import gathered, input_file, json_option, shape_options, training_option
+from cleave_plan.cli.options import gathered, input_file, json_option, recompute_option, shape_options, training_option
 from cleave_plan.cli.output import emit_json
 
 EPILOG = """\b
@@ -14,6 +14,7 @@ Examples:
   cleave-plan inspect model.onnx
   cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128
   cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128 --training
+  cleave-plan inspect gpt.onnx --dim batch=8 --dim seq=128 --training --recompute
   cleave-plan inspect resnet.onnx --shape image=1x3x224x224 --all
   cleave-plan inspect speech.onnx --dim batch=1 --trip decoder/Loop=20
   cleave-plan inspect model.onnx --json | python -m json.tool
@@ -24,6 +25,7 @@ Examples:
 @click.argument("model", type=input_file)
 @shape_options
 @training_option
+@recompute_option
 @click.option("--all", "every", is_flag=True, help="List each GEMM instead of one row for identical ones.")
 @json_option
 def inspect(
@@ -32,6 +34,7 @@ def inspect(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     trips: tuple[tuple[str, int], ...],
     training: bool,
+    recompute: bool,
     every: bool,
     as_json: bool,
 ) -> None:
@@ -45,7 +48,7 @@ def inspect(
 
     workload = load_onnx(
         model, dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), trips=gathered(trips, "--trip"),
-        training=training,
+        training=training, recompute=recompute,
     )  # fmt: skip
     if as_json:
         emit_json(workload_document(workload))

@@ -233,6 +233,15 @@ def training_option(command: Command) -> Command:
     return click.option("--training", is_flag=True, help=text)(command)
 
 
+def recompute_option(command: Command) -> Command:
+    """``--recompute``: a training step that computes forward values again."""
+    text = (
+        "With --training: keep forward values at a few places only, where that spares the servers memory, and compute those "
+        "between them again on the way back."
+    )
+    return click.option("--recompute", is_flag=True, help=text)(command)
+
+
 def size_options(command: Command) -> Command:
     """``--dim`` and ``--shape``: sizes that the file leaves open."""
     command = click.option(

@@ -13,6 +13,7 @@ from cleave_plan.cli.options import (
     input_file,
     json_option,
     output_file,
+    recompute_option,
     seconds,
     servers_option,
     shape_options,
@@ -30,6 +31,7 @@ Examples:
   cleave-plan plan model.onnx --fleet fleet.yaml -o plan.json
   cleave-plan plan gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml -o plan.json
   cleave-plan plan gpt.onnx --training --dim batch=8 --dim seq=128 --fleet fleet.yaml -o plan.json
+  cleave-plan plan gpt.onnx --training --recompute --dim batch=8 --dim seq=128 --fleet fleet.yaml -o plan.json
   cleave-plan plan resnet.onnx --shape image=8x3x224x224 --fleet fleet.yaml -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers 2 --gap 0.01 --time-limit 30 -o plan.json
   cleave-plan plan model.onnx --fleet fleet.yaml --servers main,spare --without server -o plan.json --json
@@ -49,6 +51,7 @@ SWITCHES = ("chains", "inner", "level-joint", "reuse", "server", "shared")
 )
 @shape_options
 @training_option
+@recompute_option
 @servers_option
 @click.option(
     "--without",
@@ -103,6 +106,7 @@ def plan(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     trips: tuple[tuple[str, int], ...],
     training: bool,
+    recompute: bool,
     servers: int | list[str] | None,
     without: tuple[str, ...],
     constraints_file: Path | None,
@@ -131,7 +135,7 @@ def plan(
         fleet = with_servers(fleet, servers)
     sizes: dict[str, Any] = {
         "dims": gathered(dims, "--dim"), "shapes": gathered(shapes, "--shape"), "trips": gathered(trips, "--trip"),
-        "training": training,
+        "training": training, "recompute": recompute,
     }  # fmt: skip
     demands = load_constraints(constraints_file) if constraints_file is not None else ()
     options: dict[str, Any] = {

@@ -11,6 +11,9 @@ import onnx
 KEY = "cleave_plan.gradient"
 """The metadata property that makes a model a gradient file."""
 
+RECOMPUTED = ("segments", "kept_bytes", "all_kept_bytes")
+"""Figures of a file that computes forward values again."""
+
 GRADIENT_PREFIX = "grad:"
 UPDATED_PREFIX = "updated:"
 
@@ -21,7 +24,9 @@ class GradientNames:
 
     ``loss``: the output that holds it; ``target``: the input for labels or values, "" when there is none. ``gradients``:
     parameter -> output with its gradient. ``statistics``: running statistic -> output with its value after the batch.
-    ``kept``: outputs of the forward model that are outputs still. ``forward_sha256``: of the forward file.
+    ``kept``: outputs of the forward model that are outputs still. ``forward_sha256``: of the forward file. ``recomputed``: where
+    forward values are computed again, the figures ``RECOMPUTED`` of
+    :class:`cleave_plan.workload.recompute.Recomputed`.
     """
 
     loss: str
@@ -30,6 +35,7 @@ class GradientNames:
     statistics: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     forward_sha256: str = ""
+    recomputed: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, model: onnx.ModelProto) -> None:
         """Put the names into the metadata of ``model``."""
@@ -43,6 +49,7 @@ def gradient_names(model: onnx.ModelProto) -> GradientNames | None:
         return None
     try:
         fields = json.loads(text)
-        return GradientNames(**{**fields, "kept": tuple(fields["kept"])})
+        recomputed = {name: int(fields["recomputed"][name]) for name in RECOMPUTED if fields.get("recomputed")}
+        return GradientNames(**{**fields, "kept": tuple(fields["kept"]), "recomputed": recomputed})
     except (ValueError, TypeError, KeyError):
         return None

@@ -35,8 +35,9 @@ from cleave_plan.onnx_io.surroundings import Surroundings, fixed_tensors, may_be
 from cleave_plan.onnx_io.traffic import bytes_moved
 from cleave_plan.onnx_io.views import NodeView
 from cleave_plan.onnx_io.walked import Walked, walked
-from cleave_plan.workload.gemm import Gemm, Operand, Role
+from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
 from cleave_plan.workload.graph import Level, ServerOperator, TensorInfo, UnknownWork, Workload
+from cleave_plan.workload.recompute import Recomputed
 
 if TYPE_CHECKING:
     from cleave_plan.onnx_io.chains import ChainOfNodes
@@ -167,7 +168,7 @@ class _Importer:
                 operators, self.unknown, [choice for work in self.inner.values() for choice in work.choices], self.bindings,
                 self.walk, self._shapeless_outputs(),
             ),
-            chains=tuple(found.chain for found in chains),
+            chains=tuple(found.chain for found in chains), recompute=self._recomputed(gemms),
         )  # fmt: skip
         return ImportedModel(
             path=self.file.path,
@@ -179,6 +180,14 @@ class _Importer:
             tensor_dtypes=self.dtypes,
             chains={found.chain.gemms[0]: found for found in chains},
         )
+
+    def _recomputed(self, gemms: tuple[Gemm, ...]) -> Recomputed | None:
+        """What a gradient file says that it computes again."""
+        names = gradient_names(self.file.model)
+        if names is None or not names.recomputed:
+            return None
+        extra = sum(gemm.flop for gemm in gemms if gemm.phase is Phase.RECOMPUTE)
+        return Recomputed(**names.recomputed, extra_flop=extra)
 
     def _forms(self) -> tuple[dict[int, tuple[Form, ...]], tuple[UnknownWork, ...]]:
         """The canonical forms of every node that holds matrix work by its rule, and the nodes whose sizes the data decides."""

@@ -45,12 +45,12 @@ def schedule(nodes: Sequence[NodeView], gemms: Collection[int]) -> Schedule:
 
 def live_bytes(
     graph: onnx.GraphProto, nodes: Sequence[NodeView], plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int | None],
-    constants: Collection[str],
+    constants: Collection[str], kept: Collection[str] = (),
 ) -> tuple[int | None, ...]:  # fmt: skip
     """Bytes of activations alive during each level: what it reads, what it makes, and what later nodes still need.
 
     ``sizes`` are bytes of tensors (None or absent: unknown, which makes every level that holds the tensor unknown);
-    ``constants`` (weights and what is derived from them alone) do not count. A graph output lives to the end.
+    ``constants`` (weights and what is derived from them alone) do not count. Graph outputs and ``kept`` tensors live to the end.
     """
     first = {value.name: 0 for value in graph.input[:]}
     last: dict[str, int] = {}
@@ -62,8 +62,8 @@ def live_bytes(
         for name in view.reads:
             if last.get(name, -1) < use:
                 last[name] = use
-    for value in graph.output[:]:
-        last[value.name] = plan.levels - 1
+    for name in (*(value.name for value in graph.output[:]), *kept):
+        last[name] = plan.levels - 1
     for index in gemms:  # a result that nobody reads still arrives
         for name in nodes[index].made:
             last.setdefault(name, plan.depth[index])

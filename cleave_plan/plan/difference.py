@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, Plan
+from cleave_plan.units import Unit, format_value
 
 FIGURES = (
     "batch_s", "levels_s", "server_operators_s", "ideal_levels_s", "bound_s", "gap", "devices_used", "one_device_s",
@@ -94,6 +95,7 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         "model": (_reference(before.model.name, before.model.sha256), _reference(after.model.name, after.model.sha256)),
         "fleet": (_reference(before.fleet.name, before.fleet.sha256), _reference(after.fleet.name, after.fleet.sha256)),
         "training": (str(before.training).lower(), str(after.training).lower()),
+        "recompute": (_recomputed(before), _recomputed(after)),
         "servers": (", ".join(before.server_names), ", ".join(after.server_names)),
         "percentile": (_percentile(before), _percentile(after)),
     }
@@ -108,6 +110,12 @@ def _made_for(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
 
 def _percentile(plan: Plan) -> str:
     return "" if plan.percentile is None else f"{plan.percentile:g}"
+
+
+def _recomputed(plan: Plan) -> str:
+    """Segments, and bytes of forward values that are kept."""
+    found = plan.recompute
+    return "" if found is None else f"{found.segments} segments, {format_value(found.kept_bytes, Unit.BYTES)} kept"
 
 
 def _reference(name: str, sha256: str) -> str:

@@ -232,6 +232,19 @@ class ConstraintDocument(_Document):
     ]
 
 
+class RecomputedDocument(_Document):
+    """What computing forward values again changes in a training step."""
+
+    segments: Annotated[
+        int, _count("Segments of the forward pass; all but the last run again, as far as gradients read them.", "1", least=1)
+    ]
+    kept_bytes: Annotated[
+        int, _count("Most forward values there at once for the backward pass: at the cuts, and of the segment in hand.", "byte")
+    ]
+    all_kept_bytes: Annotated[int, _count("Forward values there for the backward pass where all are kept.", "byte")]
+    extra_flop: Annotated[int, _count("Work of the GEMMs that run a second time.", "FLOP")]
+
+
 class PlanDocument(_Document):
     """A plan of cleave-plan: which device computes which tile of which GEMM, and what that is predicted to take.
 
@@ -266,4 +279,8 @@ class PlanDocument(_Document):
     percentile: Annotated[
         Annotated[float, Meta(ge=50.0, lt=100.0, extra_json_schema={"x-unit": "percent"})] | None,
         _of("Percentile of their samples at which figures with quartiles were taken; null or absent: as the fleet gives them."),
+    ] = None
+    recompute: Annotated[
+        RecomputedDocument | None,
+        _of("What computing forward values again in a training step changes; null or absent: all values are kept."),
     ] = None

@@ -9,6 +9,7 @@ from cleave_plan.plan.finding import Code, Finding
 from cleave_plan.plan.plan import Plan, Reference
 from cleave_plan.workload.gemm import Gemm
 from cleave_plan.workload.graph import Workload
+from cleave_plan.workload.recompute import Recomputed
 
 
 def same_model(plan: Plan, workload: Workload) -> Iterator[Finding]:
@@ -20,6 +21,11 @@ def same_model(plan: Plan, workload: Workload) -> Iterator[Finding]:
         stated_phase, given_phase = _phase(plan.training), _phase(workload.training)
         sentence = f"the plan was made for {stated_phase}, the model is loaded for {given_phase}"
         yield Finding(code=Code.BINDINGS, where="$.training", sentence=sentence)
+    if plan.recompute != workload.recompute:
+        sentence = (
+            f"the plan was made for {_recomputed(plan.recompute)}, the model is loaded for {_recomputed(workload.recompute)}"
+        )
+        yield Finding(code=Code.BINDINGS, where="$.recompute", sentence=sentence)
     stated, given_shapes = _tuples(plan.shapes), _tuples(workload.shapes)
     if stated != given_shapes:
         yield _bindings("shapes", stated, given_shapes)
@@ -79,6 +85,12 @@ def _bindings(field: str, stated: object, given: object) -> Finding:
 
 def _phase(training: bool) -> str:
     return "a training step" if training else "a forward pass"
+
+
+def _recomputed(found: Recomputed | None) -> str:
+    if found is None:
+        return "a step that keeps all forward values"
+    return f"one that computes forward values again in {found.segments} segments (--recompute)"
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

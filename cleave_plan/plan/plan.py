@@ -17,6 +17,7 @@ from enum import StrEnum
 import numpy as np
 
 from cleave_plan.cost.tile import Ints, Tiles
+from cleave_plan.workload.recompute import Recomputed
 
 SCHEMA_VERSION = 1
 
@@ -179,9 +180,10 @@ class Reference:
 class Plan:
     """A whole plan. ``dims``/``shapes``/``trips`` are the bindings it was made with; ``settings`` the planner's options in words.
 
-    ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's. ``constraints``: what a
-    user demanded of it; the bound is then that of the constrained problem, as far as a note says. ``percentile``: the figures of
-    devices that have quartiles were taken at it (:mod:`cleave_plan.fleet.percentile`); None: as the fleet gives them.
+    ``training``: the plan is for a training step, whose backward GEMMs are derived from the model's. ``recompute``: what
+    computing forward values again changes in it; None: all are kept. ``constraints``: what a user demanded of it; the bound is
+    then that of the constrained problem, as far as a note says. ``percentile``: the figures of devices that have quartiles were
+    taken at it (:mod:`cleave_plan.fleet.percentile`); None: as the fleet gives them.
     """
 
     model: Reference
@@ -199,6 +201,7 @@ class Plan:
     trips: Mapping[str, int] = field(default_factory=dict)
     percentile: float | None = None
     constraints: tuple[Constraint, ...] = ()
+    recompute: Recomputed | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property

@@ -23,6 +23,7 @@ from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.plan.document import COLUMNS, HELD, AssignmentDocument, PlanDocument
 from cleave_plan.plan.plan import SCHEMA_VERSION, Assignment, Constraint, LevelReport, Plan, Predicted, Reference, SolverReport
 from cleave_plan.plan.planfile_checks import check_document, decode_error, fault, ints
+from cleave_plan.workload.recompute import Recomputed
 
 SIZE_LIMIT_BYTES = 512 * 2**20
 """A larger file is refused unread: a plan for 100,000 devices is a fifth of it."""
@@ -120,6 +121,7 @@ def _plan(document: PlanDocument) -> Plan:
         "fleet": Reference(**_shallow(document.fleet)),
         "predicted": Predicted(**predicted),
         "solver": SolverReport(**solver),
+        "recompute": None if document.recompute is None else Recomputed(**_shallow(document.recompute)),
         "constraints": tuple(Constraint(**_shallow(constraint)) for constraint in document.constraints),
         "assignments": tuple(_assignment(assignment) for assignment in document.assignments),
     }

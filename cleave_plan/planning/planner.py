@@ -105,6 +105,7 @@ def _plan(
         model=Reference(name=workload.name, sha256=workload.sha256),
         fleet=Reference(name=fleet.name, sha256=fleet.sha256),
         dims=dict(workload.dims), shapes=dict(workload.shapes), trips=dict(workload.trips), training=workload.training,
+        recompute=workload.recompute,
         settings={"without": ",".join(sorted(without)), "gap": f"{gap:g}", "time_limit_s": f"{time_limit_s:g}"},
         device_names=tuple(device.name for device in fleet.devices),
         server_names=tuple(server.name for server in fleet.servers),

@@ -204,6 +204,11 @@ def notes_of(view: View, predicted: Predicted, without: frozenset[str]) -> tuple
 
 def _reusing(workload: Workload) -> str:
     """What devices may keep in the schedules that the bound is for."""
+    if workload.recompute is not None and workload.recompute.segments > 1:
+        return (
+            "in which devices keep X and W for dW and dX since the last time that the forward product ran (what runs again is "
+            "sent anew), and dY from dX to dW, as far as memory goes"
+        )
     if workload.training:
         return "in which devices keep X and W of the forward pass for dW and dX, and dY from dX to dW, as far as memory goes"
     return "in which devices keep frozen weights from batch to batch, as far as their memory goes"

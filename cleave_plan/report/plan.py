@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cleave_plan.plan.constraints import in_words
 from cleave_plan.plan.plan import Assignment, LevelReport, Mode, Plan, Predicted
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time, percent
+from cleave_plan.report.workload import recompute_fact
 from cleave_plan.units import count, plural
 
 LEVELS_SHOWN = 10
@@ -229,6 +230,8 @@ def _making(plan: Plan) -> list[Fact]:
     ]
     for server, used in plan.predicted.server_memory_bytes.items():
         facts.append(Fact(f"server {server}", as_size(used), "weights and live activations that it holds"))
+    if plan.recompute is not None:
+        facts.append(Fact(*recompute_fact(plan.recompute)))
     facts += [Fact(name, value or "nothing") for name, value in plan.settings.items()]
     if plan.percentile is not None:
         facts.append(Fact("percentile", f"{plan.percentile:g}", "of the samples of figures that have a spread (see the notes)"))

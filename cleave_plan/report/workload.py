@@ -12,6 +12,7 @@ from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size
 from cleave_plan.units import Unit, count, format_value, plural
 from cleave_plan.workload.gemm import Gemm, Operand, Phase, Role
 from cleave_plan.workload.graph import ServerOperator, TensorInfo, UnknownWork, Workload
+from cleave_plan.workload.recompute import LEAST_SPARED, Recomputed
 
 _COLUMNS = (
     Column("GEMM", numeric=False), Column("op", numeric=False),
@@ -46,6 +47,7 @@ def workload_document(workload: Workload) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in workload.shapes.items()},
         "trips": dict(workload.trips),
         "training": workload.training,
+        "recompute": None if workload.recompute is None else asdict(workload.recompute),
         "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.inputs],
         "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in workload.outputs],
         "gemms": [_gemm_document(gemm) for gemm in workload.gemms],
@@ -136,9 +138,22 @@ def _model_facts(workload: Workload) -> list[Fact]:
             "levels", count(len(workload.levels)), f"up to {plural(widest, 'GEMM')} in one; a level waits for the one before it"
         ),
     ]
+    if workload.recompute is not None:
+        facts.append(Fact(*recompute_fact(workload.recompute)))
     if sizes:
         facts.insert(1, Fact("dimensions", count(len(workload.dims)), f"{sizes}; open in the file, bound by you"))
     return facts
+
+
+def recompute_fact(found: Recomputed) -> tuple[str, str, str]:
+    """What computing forward values again spares and costs: name, figure and words of a fact."""
+    if found.segments == 1:
+        return "recomputed", "nothing", f"it would not spare {LEAST_SPARED:.0%} of the memory: all forward values are kept"
+    kept, every = as_size(found.kept_bytes), as_size(found.all_kept_bytes)
+    return (
+        "recomputed", f"{count(found.segments - 1)} of {plural(found.segments, 'segment')}",
+        f"forward values kept for the backward pass: at most {kept} rather than {every}; {_flop(found.extra_flop)} more in GEMMs",
+    )  # fmt: skip
 
 
 def _tensor(tensor: TensorInfo) -> str:

@@ -11,7 +11,9 @@ as level 2L - 1 - l; dX and dW of a GEMM share it. Axes that were folded into M 
 by these products as they must be.
 
 What the servers hold grows: gradient and optimizer state of every parameter (``STATE_BYTES`` an element, two float32
-moments as AdamW keeps them), and every activation that a GEMM reads or makes stays until its gradient is done.
+moments as AdamW keeps them), and every activation that a GEMM reads or makes stays until its gradient is done. Where segments of
+the forward pass are computed again (:mod:`cleave_plan.workload.recompute`), only what lies at the cuts stays, and on the way back
+what is alive in the forward level is counted beside it: its own values, or gradients, which are as large.
 
 Assumptions, said in the workload's notes: a convolution's gradients are priced on im2col matrices (no windows), and the other
 operators' backward passes at twice the bytes of the forward ones.
@@ -19,46 +21,62 @@ operators' backward passes at twice the bytes of the forward ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cleave_plan.workload.attention import backward_chain
 from cleave_plan.workload.gemm import Gemm, GemmShape, Operand, Phase, Role
-from cleave_plan.workload.graph import Chain, Level, ServerOperator, Workload
+from cleave_plan.workload.graph import Chain, ServerOperator, Workload
+from cleave_plan.workload.passes import Passes
+from cleave_plan.workload.recompute import AGAIN, Recomputed, Segment, Segments
 
 STATE_BYTES = 8
 """Optimizer state of one parameter element: AdamW's two moments in float32."""
 
-BACKWARD_TRAFFIC = 2
-"""Bytes of an operator's backward pass over those of its forward pass (it reads values and gradients)."""
 
-
-def training_workload(forward: Workload) -> Workload:
+def training_workload(forward: Workload, segments: Segments | None = None) -> Workload:
     """``forward`` with its backward GEMMs, levels, operators and the memory that training needs.
 
-    A workload with backward GEMMs of its own (of a gradient file) gets only the optimizer: its step, and the memory of its
-    state. Raises ValueError for a workload that is a training step already.
+    ``segments``: those of which forward values are computed again; None: all are kept. A workload with backward GEMMs of its own
+    (of a gradient file) gets only the optimizer: its step, and the memory of its state. Raises ValueError for a workload that
+    is a training step already.
     """
     if forward.training:
         raise ValueError(f"{forward.name} is a training step already")
     if forward.has_backward:
         return _with_optimizer(forward)
-    depth = len(forward.levels)
-    gemms = list(forward.gemms)
-    levels = list(forward.levels)
     held = _activations_held(forward)
-    for level in forward.levels:
-        levels[level.index] = replace(level, live_bytes=held[level.index])
-    for level in reversed(forward.levels):
-        index = 2 * depth - 1 - level.index
-        made = [gradient for place in level.gemms for gradient in gradients(forward.gemms[place], index)]
-        levels.append(Level(index=index, gemms=tuple(range(len(gemms), len(gemms) + len(made))), live_bytes=held[level.index]))
-        gemms += made
-    levels, gemms = _without_empty(levels, gemms)
+    passes = Passes(forward, held if segments is None else segments.live_bytes)
+    again: list[tuple[Segment, Mapping[int, int]]] = []
+    for part in reversed(_whole(forward) if segments is None else segments.parts):
+        live = held if segments is None else [_beside(part, level.live_bytes) for level in forward.levels]
+        again.append((part, passes.again(part, live)))
+        passes.back(part, gradients, live)
+    gemms, levels = tuple(passes.gemms), tuple(passes.levels)
     return replace(
-        forward, gemms=tuple(gemms), levels=tuple(levels), server_operators=_operators(forward, len(levels)),
+        forward, gemms=gemms, levels=levels, server_operators=(*passes.operators, _optimizer(forward, len(levels))),
         parameters=_with_state(forward, copies=2), notes=(*forward.notes, *_notes(forward)),
-        chains=_chains(forward, gemms), training=True,
+        chains=_chains(forward, gemms, again), training=True,
+        recompute=None if segments is None else _recomputed(segments, gemms),
+    )  # fmt: skip
+
+
+def _whole(forward: Workload) -> tuple[Segment, ...]:
+    """All of the forward pass as one segment."""
+    operators = frozenset(operator.name for operator in forward.server_operators)
+    return (Segment(gemms=frozenset(gemm.name for gemm in forward.gemms), operators=operators, again=frozenset(), kept_bytes=0),)
+
+
+def _beside(part: Segment, live_bytes: int | None) -> int | None:
+    """What is alive while a forward level of a segment runs again or backwards: what is kept for the segment, and the level's own
+    values or gradients."""
+    return None if live_bytes is None else part.kept_bytes + live_bytes
+
+
+def _recomputed(segments: Segments, gemms: Iterable[Gemm]) -> Recomputed:
+    return Recomputed(
+        segments=len(segments.parts), kept_bytes=max(part.kept_bytes for part in segments.parts),
+        all_kept_bytes=segments.all_kept_bytes, extra_flop=sum(gemm.flop for gemm in gemms if gemm.phase is Phase.RECOMPUTE),
     )  # fmt: skip
 
 
@@ -93,22 +111,14 @@ def _phase(operand: Operand) -> Phase:
     return Phase.GRADIENT_WEIGHT if operand.role is Role.PARAMETER else Phase.GRADIENT_INPUT
 
 
-def _without_empty(levels: list[Level], gemms: list[Gemm]) -> tuple[list[Level], list[Gemm]]:
-    """Levels without GEMMs (nothing before them learns) go, and the others are numbered again."""
-    kept: list[Level] = []
-    for level in levels:
-        if level.gemms:
-            for place in level.gemms:
-                gemms[place] = replace(gemms[place], level=len(kept))
-            kept.append(replace(level, index=len(kept)))
-    return kept, gemms
-
-
-def _chains(forward: Workload, gemms: Iterable[Gemm]) -> tuple[Chain, ...]:
-    """The forward chains, and their backward passes, where the gradients of their last GEMMs are computed."""
+def _chains(
+    forward: Workload, gemms: Iterable[Gemm], again: Iterable[tuple[Segment, Mapping[int, int]]]
+) -> tuple[Chain, ...]:  # fmt: skip
+    """The forward chains, those that run again (``again``: segments with the levels that theirs have then), and their backward
+    passes, where the gradients of their last GEMMs are computed."""
     by_name = {gemm.name: gemm for gemm in gemms}
     kept = [chain for chain in forward.chains if not chain.learned]
-    found = []
+    found = [copy for part, levels in again for copy in _chains_again(kept, part, levels)]
     for chain in kept:
         scores, context = (by_name[name] for name in chain.gemms)
         first = by_name.get(f"{context.name}.dX")
@@ -117,6 +127,15 @@ def _chains(forward: Workload, gemms: Iterable[Gemm]) -> tuple[Chain, ...]:
             backward = backward_chain(chain, scores, context, by_name, operators, level=first.level)
             found += [backward] if backward else []
     return (*kept, *found)
+
+
+def _chains_again(chains: Iterable[Chain], part: Segment, levels: Mapping[int, int]) -> Iterator[Chain]:
+    """The chains of which every GEMM and operator of a segment runs again."""
+    for chain in chains:
+        if part.again.issuperset((*chain.gemms, *chain.operators)):
+            names = (tuple(f"{AGAIN}{name}" for name in group) for group in (chain.gemms, chain.operators))
+            gemms, operators = names
+            yield replace(chain, name=f"{AGAIN}{chain.name}", gemms=gemms, operators=operators, level=levels[chain.level])
 
 
 def _activations_held(forward: Workload) -> list[int | None]:
@@ -132,19 +151,6 @@ def _activations_held(forward: Workload) -> list[int | None]:
             seen.setdefault(gemm.output, gemm.out_bytes)
         held.append(None if level.live_bytes is None else max(level.live_bytes, sum(seen.values())))
     return held
-
-
-def _operators(forward: Workload, levels: int) -> tuple[ServerOperator, ...]:
-    """Forward operators, their backward passes in reverse, and the optimizer's step at the end."""
-    depth = len(forward.levels)
-    backward = [
-        operator._replace(
-            name=f"{operator.name}.backward", level=min(2 * depth - operator.level, levels),
-            bytes=None if operator.bytes is None else BACKWARD_TRAFFIC * operator.bytes,
-        )
-        for operator in reversed(forward.server_operators)
-    ]  # fmt: skip
-    return (*forward.server_operators, *backward, _optimizer(forward, levels))
 
 
 def _optimizer(workload: Workload, levels: int) -> ServerOperator:

@@ -23,9 +23,10 @@ from cleave_plan.workload.chain import ChainForm
 
 
 class Phase(StrEnum):
-    """Which part of a training step a GEMM belongs to."""
+    """Which part of a training step a GEMM belongs to (:mod:`cleave_plan.workload.recompute` for the second)."""
 
     FORWARD = "forward"
+    RECOMPUTE = "recompute"
     GRADIENT_INPUT = "dX"
     GRADIENT_WEIGHT = "dW"
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cleave_plan.workload.chain import ChainForm
 from cleave_plan.workload.gemm import ClassKey, Gemm, GemmShape, Phase
+from cleave_plan.workload.recompute import Recomputed
 
 
 class ServerOperator(NamedTuple):
@@ -90,7 +91,8 @@ class Workload:
     bytes (tied weights once). ``chains`` are GEMMs that can be computed as one, none being in two. ``training``: a whole
     training step, backward GEMMs included, not only a forward pass. ``unknown`` is work that ``gemm_macs`` lacks because its
     size or its number of runs is not known: listed, never counted as 0. ``notes`` are sentences that a user must see
-    (assumptions, operators that were not recognised).
+    (assumptions, operators that were not recognised). ``recompute``: what computing forward values again changes in a training
+    step; None where it was not asked for.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Workload:
     training: bool = False
     trips: Mapping[str, int] = field(default_factory=dict)
     unknown: tuple[UnknownWork, ...] = ()
+    recompute: Recomputed | None = None
 
     @property
     def gemm_macs(self) -> int:

@@ -1,7 +1,8 @@
 r"""Who reads again what a GEMM was sent: the operands that a device may keep.
 
     inference   a frozen parameter is read again by the same GEMM in the next batch
-    training    X of C = X W is read again by dW = X^T dC, W by dX = dC W^T;  dC of dX is read again by dW in the same level
+    training    X of C = X W is read again by dW = X^T dC, W by dX = dC W^T;  dC of dX is read again by dW in the same level;
+                where C is computed twice, X and W are those of the second time, which is the nearer one
 
 (parameters change after every training step, so nothing of them stays from batch to batch). Only plain products take part
 in training: one batch item, no convolution window, no chain, run once. A reading is between products as they are planned
@@ -21,9 +22,12 @@ Side = Literal["a", "b"]
 SIDES: tuple[Side, Side] = ("a", "b")
 
 _SIDES_OF: Mapping[Phase, tuple[tuple[Side, Side], ...]] = {
-    Phase.FORWARD: (("a", "a"), ("b", "b")), Phase.GRADIENT_INPUT: (("a", "b"),),
+    Phase.FORWARD: (("a", "a"), ("b", "b")), Phase.RECOMPUTE: (("a", "a"), ("b", "b")), Phase.GRADIENT_INPUT: (("a", "b"),),
 }  # fmt: skip
 """Operands of GEMMs of a phase that gradients of the same node read again, each with the operand that it is there."""
+
+
+_GRADIENTS = (Phase.GRADIENT_INPUT, Phase.GRADIENT_WEIGHT)
 
 
 class Reading(NamedTuple):
@@ -62,17 +66,18 @@ def readings(workload: Workload) -> tuple[Reading, ...]:
             by_nodes.setdefault((gemm.node, gemm.phase), []).append(gemm)
     found = []
     for gemm in workload.gemms:
-        if _plain(gemm) and gemm.phase is not Phase.FORWARD:
+        if _plain(gemm) and gemm.phase in _GRADIENTS:
             found += list(_of_reader(gemm, by_nodes))
     return tuple(found)
 
 
 def _of_reader(reader: Gemm, by_nodes: dict[tuple[str, Phase], list[Gemm]]) -> Iterator[Reading]:
-    """What a gradient reads again: of its forward GEMM, and of the dX beside it."""
-    for phase, sides in _SIDES_OF.items():
+    """What a gradient reads again: of its forward GEMM, the last time that it was computed, and of the dX beside it."""
+    last = Phase.RECOMPUTE if (reader.node, Phase.RECOMPUTE) in by_nodes else Phase.FORWARD
+    for phase in (last, Phase.GRADIENT_INPUT):
         for keeper in by_nodes.get((reader.node, phase), []):
-            for keeper_side, reader_side in sides:
-                turned = phase is Phase.FORWARD
+            for keeper_side, reader_side in _SIDES_OF[phase]:
+                turned = phase is last
                 if keeper is not reader and _same(keeper, keeper_side, reader, reader_side, turned):
                     yield Reading(
                         keeper=keeper.name, keeper_side=keeper_side, reader=reader.name, reader_side=reader_side,

@@ -20,6 +20,9 @@ devices:
   - {name: board, flops: 500 MFLOP/s, downlink: 200 Mbit/s, uplink: 200 Mbit/s, latency: 0.1 ms, memory: 512 MB}
 """
 
+PLAIN = [part for switch in ("chains", "inner", "level-joint", "reuse", "shared") for part in ("--without", switch)]
+"""Options of ``plan`` that make it quick, for tests that ask for a plan but not how good it is."""
+
 
 def cleave(*arguments: str | Path) -> Result:
     """Run the command line in this process."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cli_cases import Files, cleave
+from cli_cases import PLAIN, Files, cleave
 
 from models.registry import build
 
@@ -69,3 +69,33 @@ def test_refusals(files: Files, tmp_path: Path, options: list[str], code: int, t
     assert result.exit_code == code
     assert text in result.stderr
     assert not out.exists()
+
+
+def test_memory_for_work_before_anything_runs(files: Files, tmp_path: Path) -> None:
+    """``inspect`` and ``plan`` of the forward file say what is kept and what it costs; plans tell it on, and a forward pass is
+    refused."""
+    model, plan, page = tmp_path / "gpt.onnx", tmp_path / "plan.json", tmp_path / "plan.html"
+    model.write_bytes(build("gpt-tiny").SerializeToString())
+    sizes = ["--dim", "batch=8", "--dim", "seq=32"]
+    asked = cleave("inspect", model, *sizes, "--training", "--recompute")
+    assert asked.exit_code == 0, asked.output
+    shown = " ".join(asked.stdout.split())
+    assert "4 of 5 segments" in shown
+    assert "rather than" in shown
+    found = json.loads(cleave("inspect", model, *sizes, "--training", "--recompute", "--json").stdout)
+    assert found["recompute"]["kept_bytes"] < found["recompute"]["all_kept_bytes"]
+    again = [gemm for gemm in found["gemms"] if gemm["phase"] == "recompute"]
+    assert sum(gemm["flop"] for gemm in again) == found["recompute"]["extra_flop"] > 0
+    made = cleave("plan", model, *sizes, "--training", "--recompute", *PLAIN, "--fleet", files.fleet, "-o", plan)
+    assert made.exit_code == 0, made.output
+    assert "4 of 5 segments" in " ".join(made.stdout.split())
+    assert json.loads(plan.read_text())["recompute"] == found["recompute"]
+    assert cleave("check", plan, "--model", model, "--fleet", files.fleet).exit_code == 0
+    assert cleave("report", plan, "-o", page).exit_code == 0
+    assert "4 of 5 segments" in page.read_text()
+    without = tmp_path / "without.json"
+    assert cleave("plan", model, *sizes, "--training", *PLAIN, "--fleet", files.fleet, "-o", without).exit_code == 0
+    assert "recompute" in cleave("diff", without, plan).stdout
+    refused = cleave("inspect", model, *sizes, "--recompute")
+    assert refused.exit_code == 2
+    assert "add --training" in refused.stderr

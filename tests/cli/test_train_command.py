@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_cases import FLEET, Files, cleave
+from cli_cases import FLEET, PLAIN, Files, cleave
+
+from models.registry import build
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +120,28 @@ def test_open_sizes_are_refused(files: Files, data: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     assert result.exit_code in (2, 4)
     assert "--dim" in result.stderr
+
+
+def test_plans_of_another_kind_of_step(tmp_path: Path) -> None:
+    """A plan of the forward file, and one of a step that computes forward values again where this run does not, are refused with
+    what to do; one of the same step is taken."""
+    model, fleet, data, step = (tmp_path / name for name in ("gpt.onnx", "fleet.yaml", "data.npz", "step.onnx"))
+    model.write_bytes(build("gpt-tiny").SerializeToString())
+    fleet.write_text(FLEET)
+    tokens = np.random.default_rng(2).integers(0, 50, (4, 17))
+    np.savez(data, input_ids=tokens[:, :-1], target=tokens[:, 1:])
+    sizes = ["--dim", "batch=2", "--dim", "seq=16"]
+    of_forward, of_step, out = tmp_path / "forward.json", tmp_path / "step.json", tmp_path / "out.onnx"
+    base = ["train", model, *sizes, "--loss", "cross-entropy", "--fleet", fleet, "--data", data, "--steps", "1", "-o", out]
+    assert cleave("plan", model, "--training", "--recompute", *sizes, *PLAIN, "--fleet", fleet, "-o", of_forward).exit_code == 0
+    refused = cleave(*base, "--recompute", "--plan", of_forward)
+    assert refused.exit_code == 1
+    assert "leave --plan out, or: cleave-plan gradient MODEL --loss ... --recompute -o STEP.onnx" in refused.stderr
+    cleave("gradient", model, *sizes, "--loss", "cross-entropy", "--batch-norm", "batch", "--recompute", "-o", step)
+    assert cleave("plan", step, "--training", "--recompute", *PLAIN, "--fleet", fleet, "-o", of_step).exit_code == 0
+    refused = cleave(*base, "--plan", of_step)
+    assert refused.exit_code == 1
+    assert "give --recompute to train" in refused.stderr
+    assert not out.exists()
+    taken = cleave(*base, "--recompute", "--plan", of_step)
+    assert taken.exit_code == 0, taken.stderr

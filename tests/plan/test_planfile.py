@@ -90,7 +90,7 @@ def test_the_document_has_the_names_that_scripts_rely_on(tmp_path: Path) -> None
     assert list(document) == [
         "schema_version", "model", "fleet", "dims", "shapes", "training", "settings", "constraints", "device_names",
         "server_names", "predicted",
-        "solver", "assignments", "notes", "trips", "percentile",
+        "solver", "assignments", "notes", "trips", "percentile", "recompute",
     ]  # fmt: skip
     assert list(document["assignments"][0]) == [
         "class_name", "mode", "gemms", "server", "servers", "shares", "joined", "join_axis", "device", "m_start", "m_stop",

@@ -16,12 +16,12 @@ from cleave_plan.onnx_io.constants import initialiser_facts
 from cleave_plan.onnx_io.external import is_external
 from cleave_plan.onnx_io.facts import Fact, type_of_fact
 from cleave_plan.onnx_io.gradient.choice import choose
-from cleave_plan.onnx_io.gradient.cuts import choose_cuts
-from cleave_plan.onnx_io.gradient.forward import MODES, train_batch_norms, updated_statistics, write_forward
+from cleave_plan.onnx_io.gradient.cuts import Values, choose_cuts
+from cleave_plan.onnx_io.gradient.forward import prepare_batch_norms, write_forward
 from cleave_plan.onnx_io.gradient.losses import LossSpec, cross_entropy, mean_squared_error, scalar_output, target_fact
 from cleave_plan.onnx_io.gradient.modern import modernise
 from cleave_plan.onnx_io.gradient.notes import notes_of
-from cleave_plan.onnx_io.gradient.recompute import Copies, values_of
+from cleave_plan.onnx_io.gradient.recompute import Copies, Stretch, figures_of, stretches, values_of
 from cleave_plan.onnx_io.gradient.tape import Tape, paths, pruned, refuse_unknown, without_rule
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.ties import retie
@@ -32,7 +32,7 @@ from cleave_plan.onnx_io.gradient_names import GRADIENT_PREFIX, GradientNames
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.reader import ModelFile, read_model
 from cleave_plan.onnx_io.shapes import ShapeWalk
-from cleave_plan.onnx_io.views import graph_sources, views_of
+from cleave_plan.onnx_io.views import NodeView, graph_sources, views_of
 
 IR_VERSION = 10
 """The first version of the format in which nodes carry metadata (the phase of their matrix work)."""
@@ -66,8 +66,9 @@ class GradientModel:
     ``names``: what its tensors are called; ``inputs`` those that a caller feeds; ``shapes``: of the parameters, -1 where not
     known. ``folder``: that of the forward model. ``ties``: initialisers of it that are a parameter's transpose here.
     ``constants``: floating-point initialisers without a gradient, with the reason. ``notes``: sentences that a user must see.
-    ``forward_nodes`` and ``added_nodes``: how large it is. ``recomputation``: what computing forward values again changes, None
-    where it was not asked for.
+    ``forward_nodes`` and ``added_nodes``: how large it is. ``recomputation``: what computing forward values again changes, and
+    ``segments``, the pieces of the forward pass that it works in (one where all values are kept); None and none where it was
+    not asked for.
     """
 
     model: onnx.ModelProto
@@ -81,6 +82,7 @@ class GradientModel:
     forward_nodes: int
     added_nodes: int
     recomputation: Recomputation | None = None
+    segments: tuple[Stretch, ...] = ()
 
     def save(self, path: Path) -> GradientModel:
         """Write the file beside its place and rename it; weights beside the forward model are referred to, not copied.
@@ -108,7 +110,7 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
     """
     file = read_model(path)
     opset = modernise(file.model, str(path))
-    statistics = _prepare_batch_norms(file.model.graph, options)
+    statistics = prepare_batch_norms(file.model.graph, options.batch_norm)
     ties = retie(file.model.graph)
     file = replace(file, nodes=views_of(file.model.graph.node))
     while True:
@@ -122,39 +124,32 @@ def gradient_model(path: Path, loss: LossSpec, options: GradientOptions) -> Grad
 def _with_recomputation(builder: _Builder) -> GradientModel:
     """The gradient file that computes forward values again, or the plain one (and a note) where that spares no memory."""
     plain = builder.build()
-    cuts = builder.cuts()
+    views, values = views_of(builder.nodes), builder.values()
+    cuts = choose_cuts(views, values)
     before = work_of(plain.model, builder.file.path)
     if cuts:
-        made = builder.anew(cuts).build()
+        made = builder.anew(cuts, views, values).build()
         found = Recomputation(segments=len(cuts) + 1, before=before, after=work_of(made.model, builder.file.path))
         if found.worthwhile:
             return replace(made, recomputation=found, notes=(*made.notes, ORDER_MATTERS))
     kept = Recomputation(segments=1, before=before, after=before)
-    return replace(plain, recomputation=kept, notes=(*plain.notes, kept.sentence))
-
-
-def _prepare_batch_norms(graph: onnx.GraphProto, options: GradientOptions) -> dict[str, str]:
-    """Put batch norms into the mode that is asked for; the result maps running statistics to outputs for their new values."""
-    if options.batch_norm not in MODES:
-        raise UsageError(f"there is no mode {options.batch_norm!r} of batch norms", expected=f"one of {', '.join(MODES)}")
-    initialisers = {tensor.name for tensor in graph.initializer}
-    if options.batch_norm == "batch":
-        train_batch_norms(graph.node, initialisers)
-    return updated_statistics(graph.node, initialisers)
+    whole = stretches(views, (), values, ())
+    return replace(plain, recomputation=kept, segments=whole, notes=(*plain.notes, kept.sentence))
 
 
 class _Builder:
     """Puts one gradient file together: ``nodes`` are the forward ones that it needs, ``paths`` what a gradient passes.
 
-    ``recomputed``: indices of the nodes behind which their segments end (:meth:`cuts`); none where all values are kept.
+    ``recomputed``: indices of the nodes behind which segments end, chosen by what is ``weighed``: the nodes and :meth:`values` of
+    a builder before it, with the outputs that rules have added; none where all values are kept.
     """
 
     def __init__(
         self, file: ModelFile, loss: LossSpec, options: GradientOptions, statistics: Mapping[str, str], ties: Mapping[str, str],
-        recomputed: Sequence[int] = (),
+        recomputed: Sequence[int] = (), weighed: tuple[Sequence[NodeView], Values] | None = None,
     ) -> None:  # fmt: skip
         self.file, self.loss, self.options, self.ties = file, loss, options, ties
-        self.all_statistics, self.recomputed = statistics, recomputed
+        self.all_statistics, self.recomputed, self.weighed = statistics, recomputed, weighed
         self.graph = file.model.graph
         self.where = str(file.path)
         self.bindings: Bindings = bind_inputs(self.graph, int(file.model.ir_version), options.dims, options.shapes)
@@ -195,14 +190,15 @@ class _Builder:
         copies = Copies(self.nodes, self.recomputed, self.writer, constant)
         tape = Tape(nodes=self.nodes, writer=self.writer, constant=constant, where=self.where, read_from=copies.read_from)
         gradients = tape.run({self.source: seed}, wanted, self.paths)
+        segments = self._segments(copies, [loss.name, *(gradients[name].name for name in wanted)])
         names = GradientNames(
             loss=self._named(loss, "loss"),
             target=target,
             gradients={name: self._named(gradients[name], f"{GRADIENT_PREFIX}{name}") for name in wanted},
             statistics=self.statistics,
             kept=tuple(self.kept),
-            forward_sha256=self.file.sha256,
-        )
+            forward_sha256=self.file.sha256, recomputed=figures_of(segments),
+        )  # fmt: skip
         model = self._model(names, wanted)
         notes = notes_of(wanted, detached, self.ties, self.nodes)
         if any(node.op_type == "BatchNormalization" for node in self.writer.nodes) and not self.statistics:
@@ -213,18 +209,27 @@ class _Builder:
             constants=self.constants | dict.fromkeys(detached, "the loss does not depend on it"),
             inputs=tuple(value.name for value in model.graph.input if value.name not in given),
             shapes={name: self._sizes(name) for name in wanted},
-            forward_nodes=forward_nodes, added_nodes=len(model.graph.node) - forward_nodes,
+            forward_nodes=forward_nodes, added_nodes=len(model.graph.node) - forward_nodes, segments=segments,
         )  # fmt: skip
 
-    def cuts(self) -> tuple[int, ...]:
-        """Where segments of forward values that are computed again should end, as the file that was built reads them."""
+    def _segments(self, copies: Copies, ends: Sequence[str]) -> tuple[Stretch, ...]:
+        """The segments with what of them is read a second time on the way to the ``ends``; none where all values are kept."""
+        if self.weighed is None:
+            return ()
+        weighed, values = self.weighed
+        views = views_of(self.writer.nodes)
+        read = [copies.originals.get(views[index].first_output) for index in pruned(views, ends)]
+        return stretches(weighed, self.recomputed, values, [name for name in read if name is not None])
+
+    def values(self) -> Values:
+        """What the choice of cuts sees, as the file that was built reads it."""
         read = frozenset(name for view in views_of(self.writer.nodes[self.forward_nodes :]) for name in view.reads)
         views, ends = views_of(self.nodes), frozenset((self.source, *self.kept))
-        return choose_cuts(views, values_of(views, self.writer, self.constant.__contains__, read, ends))
+        return values_of(views, self.writer, self.constant.__contains__, read, ends)
 
-    def anew(self, recomputed: Sequence[int]) -> _Builder:
+    def anew(self, recomputed: Sequence[int], views: Sequence[NodeView], values: Values) -> _Builder:
         """A builder of the same file with other segments."""
-        return _Builder(self.file, self.loss, self.options, self.all_statistics, self.ties, recomputed)
+        return _Builder(self.file, self.loss, self.options, self.all_statistics, self.ties, recomputed, (views, values))
 
     def _loss_source(self, outputs: Sequence[str]) -> str:
         """The forward output that the loss looks at."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
+from cleave_plan.errors import UsageError
 from cleave_plan.onnx_io.attributes import get_float, get_int
 from cleave_plan.onnx_io.gradient.rules.normalisation import batch_statistics
 from cleave_plan.onnx_io.gradient.tensor import Tensor
@@ -29,7 +30,20 @@ def in_training_mode(node: onnx.NodeProto) -> bool:
     return node.op_type == "BatchNormalization" and bool(get_int(node, "training_mode", 0))
 
 
-def train_batch_norms(nodes: Sequence[onnx.NodeProto], parameters: set[str]) -> None:
+def prepare_batch_norms(graph: onnx.GraphProto, mode: str) -> dict[str, str]:
+    """Put batch norms into the mode that is asked for; the result maps running statistics to outputs for their new values.
+
+    Raises UsageError for a mode that does not exist.
+    """
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode!r} of batch norms", expected=f"one of {', '.join(MODES)}")
+    initialisers = {tensor.name for tensor in graph.initializer}
+    if mode == "batch":
+        _train_batch_norms(graph.node, initialisers)
+    return _updated_statistics(graph.node, initialisers)
+
+
+def _train_batch_norms(nodes: Sequence[onnx.NodeProto], parameters: set[str]) -> None:
     """Switch every BatchNormalization to training mode, in place."""
     for node in nodes:
         if node.op_type == "BatchNormalization" and parameters.issuperset(node.input[_MEAN:]) and not in_training_mode(node):
@@ -38,7 +52,7 @@ def train_batch_norms(nodes: Sequence[onnx.NodeProto], parameters: set[str]) -> 
             node.attribute.extend([*kept, helper.make_attribute("training_mode", 1)])
 
 
-def updated_statistics(nodes: Sequence[onnx.NodeProto], initialisers: set[str]) -> dict[str, str]:
+def _updated_statistics(nodes: Sequence[onnx.NodeProto], initialisers: set[str]) -> dict[str, str]:
     """Give each batch norm in training mode outputs for its running statistics, in place: statistic -> output.
 
     Statistics that two nodes share are updated by one after the other.

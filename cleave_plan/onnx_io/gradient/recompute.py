@@ -15,7 +15,8 @@ names inside stand for tensors outside. So are constants and tensors whose value
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -28,10 +29,11 @@ from cleave_plan.onnx_io.gradient.cuts import Values
 from cleave_plan.onnx_io.gradient.forward import in_training_mode, write_forward
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
+from cleave_plan.onnx_io.gradient_names import RECOMPUTED
+from cleave_plan.onnx_io.phases import PHASE
 from cleave_plan.onnx_io.views import NodeView, view_of
-
-PREFIX = "again/"
-"""What names of nodes and tensors of copies begin with."""
+from cleave_plan.workload.gemm import Phase
+from cleave_plan.workload.recompute import AGAIN
 
 _TRAINING_MODE = 2
 """The place of Dropout's input that switches drawing on."""
@@ -80,6 +82,52 @@ def values_of(
     return Values(sizes=sizes, held=read & sizes.keys(), kept=kept)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The forward nodes of one segment, by names of tensors.
+
+    ``made``: all that they make; ``again``: the first tensors of those nodes that run a second time. With their bytes:
+    ``kept``, what the cuts before it keep; ``held``, what rules read of what it makes.
+    """
+
+    made: frozenset[str]
+    again: frozenset[str]
+    kept: Mapping[str, int]
+    held: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """Forward values that are there while its backward pass runs."""
+        return sum(self.kept.values()) + sum(self.held.values())
+
+
+def stretches(
+    views: Sequence[NodeView], cuts: Sequence[int], values: Values, again: Collection[str]
+) -> tuple[Stretch, ...]:  # fmt: skip
+    """The segments that ``cuts`` make of forward nodes; ``again``: the first tensors of nodes that run a second time."""
+    sizes = values.sizes
+    last = {name: index for index, view in enumerate(views) for name in view.reads if name in sizes}
+    last.update((name, len(views)) for name in values.kept)
+    kept: dict[str, int] = {}
+    found = []
+    for begin, end in zip((0, *(cut + 1 for cut in cuts)), (*cuts, len(views) - 1), strict=True):
+        made = [name for view in views[begin : end + 1] for name in view.made]
+        held = {name: sizes[name] for name in made if name in values.held}
+        found.append(
+            Stretch(made=frozenset(made), again=frozenset(made).intersection(again), kept=kept, held=held)
+        )  # fmt: skip
+        kept = kept | {name: sizes[name] for name in made if name in sizes and last.get(name, -1) > end}
+    return tuple(found)
+
+
+def figures_of(segments: Sequence[Stretch]) -> dict[str, int]:
+    """Figures of :class:`cleave_plan.workload.recompute.Recomputed`, by name; none where there are no segments."""
+    if not segments:
+        return {}
+    kept, read = max(segment.bytes for segment in segments), sum(sum(segment.held.values()) for segment in segments)
+    return dict(zip(RECOMPUTED, (len(segments), kept, read), strict=True))
+
+
 class Copies:
     """Copies of the segments that ``cuts`` make of ``nodes``; :meth:`read_from` is the tape's."""
 
@@ -88,6 +136,7 @@ class Copies:
     ) -> None:  # fmt: skip
         self._nodes, self._cuts, self._writer, self._constant = nodes, tuple(cuts), writer, constant
         self._copies: dict[int, onnx.NodeProto] = {}
+        self.originals: dict[str, str] = {}  # first tensor of a copy -> that of the node it is a copy of
         self._done: set[int] = set()
 
     def read_from(self, index: int, arrived: Mapping[int, Tensor]) -> onnx.NodeProto:
@@ -118,18 +167,20 @@ class Copies:
         fact = self._writer.fact(name)
         if self._constant(name) or fact.whole_value is not None or fact.elem not in _GATED or name not in self._writer.facts:
             return name
-        kept = Tensor(self._writer, name, f"{PREFIX}{name}")
+        kept = Tensor(self._writer, name, f"{AGAIN}{name}")
         return condition.op("Where", kept, kept).name
 
     def _again(self, node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
         copy = onnx.NodeProto.FromString(node.SerializeToString())
-        copy.name = self._writer.fresh(f"{PREFIX}{node.name or view_of(node).first_output}")
+        copy.name = self._writer.fresh(f"{AGAIN}{node.name or view_of(node).first_output}")
+        copy.metadata_props.add(key=PHASE, value=Phase.RECOMPUTE.value)
         copy.input[:] = [names.get(name, name) for name in node.input]
         if in_training_mode(node):  # its statistics are updated once
             del copy.output[1:]
         for place, name in enumerate(copy.output):
             if name:
-                names[name] = copy.output[place] = self._writer.fresh(f"{PREFIX}{name}")
+                names[name] = copy.output[place] = self._writer.fresh(f"{AGAIN}{name}")
                 self._writer.facts[names[name]] = self._writer.fact(name)
+        self.originals[view_of(copy).first_output] = view_of(node).first_output
         write_forward([copy], self._writer)
         return copy

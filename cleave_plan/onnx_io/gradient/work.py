@@ -10,9 +10,7 @@ import onnx
 from cleave_plan.onnx_io.importer import import_model
 from cleave_plan.onnx_io.reader import read_bytes
 from cleave_plan.units import Unit, format_value
-
-LEAST_SPARED = 0.05
-"""Share of the memory that recomputation must spare to be worth its work."""
+from cleave_plan.workload.recompute import LEAST_SPARED
 
 NOT_WORTHWHILE = (
     f"computing forward values again would not spare {LEAST_SPARED:.0%} of the most bytes that are alive at once: all are kept"

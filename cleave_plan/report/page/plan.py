@@ -16,6 +16,7 @@ from cleave_plan.report.page.charts import bars, boxes, colour, gantt, lanes_hei
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.plan import worth
 from cleave_plan.report.tables import Fact, as_time, percent
+from cleave_plan.report.workload import recompute_fact
 from cleave_plan.simulation.run import Moment, Simulation
 from cleave_plan.units import Unit, count, format_value, plural
 
@@ -53,6 +54,7 @@ def _promise(plan: Plan) -> Section:
         Fact("server alone", server, "every product on the first server"),
         Fact("to devices", format_value(p.downlink_bytes, Unit.BYTES), "a batch"),
         Fact("from devices", format_value(p.uplink_bytes, Unit.BYTES), "a batch"),
+        *((Fact(*recompute_fact(plan.recompute)),) if plan.recompute is not None else ()),
     )  # fmt: skip
     return Section(heading="What it promises", sentences=(worth(p)[1], *plan.notes), facts=facts)
 
