@@ -30,6 +30,7 @@ from statistics import median
 from benchmarks.faults import DIMS, MODEL
 from benchmarks.faulty import SLOWDOWN, Fault, FaultyEngine, add_campaign, seeds_of
 from benchmarks.tables import verdict
+from cleave_plan.cost.lateness import GRACE_S
 from cleave_plan.execution.emulation import scale_for
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.emulated import EmulatedEngine
@@ -46,7 +47,6 @@ from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.plan.plan import Plan
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.simulation.churn import churn
-from cleave_plan.simulation.disturbed import GRACE_S
 from cleave_plan.simulation.work import plan_work
 from models.registry import build
 

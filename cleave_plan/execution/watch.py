@@ -2,8 +2,8 @@ r"""How long devices may take: deadlines from predicted time, and from how well 
 
 A tile's predicted time is that of :func:`work_of`, or what the fleet's figures say where a run knows them. The *pace* of a
 device is how many times as long its tiles took: the median of its last levels, or that of all devices as long as it has none of
-its own. What a pace has been off by before gives the spread s (of the logarithm, from the median absolute deviation, at least
-:data:`LEAST_SPREAD`); a device that was sent work of w seconds is due after
+its own. What a pace has been off by before gives the spread s (of the logarithm, from the median absolute deviation) of the rule
+in :mod:`cleave_plan.cost.lateness`: a device that was sent work of w seconds is due after
 
     pace * w * exp(4 s) + GRACE_S
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from cleave_plan.cost.lateness import GRACE_S, PATIENCE, margin
 from cleave_plan.execution.engines.base import Task
 
 FLOP_PER_S = 1e10
@@ -26,18 +27,8 @@ FLOP_PER_S = 1e10
 OVERHEAD_S = 1e-4
 """Seconds that every tile costs beside its arithmetic."""
 
-GRACE_S = 0.25
-"""Seconds that nobody minds: what a busy machine may take to let a process run."""
-
-LEAST_SPREAD = 0.25
-MOST_SPREAD = 0.75
-DEVIATIONS = 4.0
-
 OWN_LEVELS, ALL_LEVELS = 8, 200
 """Levels that are remembered of each device and of all."""
-
-PATIENCE = 3
-"""Levels running in which a device is overtaken before it is given up."""
 
 
 def work_of(task: Task) -> float:
@@ -109,7 +100,7 @@ class Watch:
         if row is None or not row.tasks or pace is None:
             return math.inf
         if self._margin is None:
-            self._margin = math.exp(DEVIATIONS * self._spread())
+            self._margin = margin(1.4826 * median(self._off) if self._off else 0.0)
         return row.sent_s + pace * row.load * self._margin + GRACE_S
 
     def silent_s(self, device: str, now_s: float) -> float:
@@ -133,7 +124,3 @@ class Watch:
     def _pace(self, device: str) -> float | None:
         own = self._own.get(device)
         return median(own) if own else median(self._all) if self._all else None
-
-    def _spread(self) -> float:
-        off = median(self._off) if self._off else 0.0
-        return min(max(1.4826 * off, LEAST_SPREAD), MOST_SPREAD)

@@ -13,12 +13,13 @@ import small_models
 from hand_plans import hand_plan, rows
 from in_process import InProcess
 
+from cleave_plan.cost.lateness import GRACE_S, PATIENCE
 from cleave_plan.errors import ExecutionError, UsageError
 from cleave_plan.execution.engines.base import Event, Joined, Lost, Task
 from cleave_plan.execution.incidents import Incident, Journal, Kind
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
-from cleave_plan.execution.watch import GRACE_S, OVERHEAD_S, PATIENCE, Watch
+from cleave_plan.execution.watch import OVERHEAD_S, Watch
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.importer import load_model
 
