@@ -53,8 +53,8 @@ DISPATCHES = ("barrier", "dynamic")
 )  # fmt: skip
 @click.option(
     "--churn", metavar="RATES|TRACE.csv",
-    help="Devices come and go: mean times (failures=, leaves=, stragglers= of each device, joins= between two; slowdown=), or a "
-    "trace (lines of time,event,device,detail).",
+    help="Devices come and go: mean times (failures=, leaves=, stragglers= of each device, joins= between two, or "
+    "never; slowdown=), or a trace (lines of time,event,device,detail).",
 )  # fmt: skip
 @click.option(
     "--duration", "duration_s", metavar="TIME", type=seconds, help="With --churn: play for so long instead of --batches."

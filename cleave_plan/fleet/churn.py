@@ -26,6 +26,9 @@ import numpy as np
 from cleave_plan.errors import CleaveError, InputFileError, UsageError
 from cleave_plan.units import Unit, is_number, parse
 
+NEVER = "never"
+"""The mean time of what does not happen."""
+
 HEADS = ("time", "event", "device", "detail")
 
 
@@ -65,7 +68,7 @@ class Rates:
 
 
 def rates_of(text: str) -> Rates:
-    """``failures=30 min,joins=2 s``: rates by name; raises UsageError for anything else."""
+    """``failures=30 min,joins=never``: rates by name; raises UsageError for anything else."""
     known = [field.name for field in fields(Rates)]
     given: dict[str, float] = {}
     for part in text.split(","):
@@ -73,14 +76,27 @@ def rates_of(text: str) -> Rates:
         if name not in known or name in given:
             expected = f"each of {', '.join(known)} once at the most, as NAME=TIME"
             raise UsageError(f"{part.strip()!r}", where="--churn", expected=expected)
-        try:
-            given[name] = float(value) if is_number(value) else parse(value, Unit.SECONDS, "")
-        except CleaveError as error:
-            raise UsageError(error.sentence(), where=f"--churn {name}") from error
-        least = 1.0 if name == "slowdown" else 0.0
-        if not given[name] > least:
-            raise UsageError(f"{value!r}", where=f"--churn {name}", expected=f"more than {least:g}")
+        given[name] = _factor(value) if name == "slowdown" else _mean(value, name)
     return Rates(**given)
+
+
+def _factor(value: str) -> float:
+    factor = float(value) if is_number(value) else math.nan
+    if not 1 < factor < math.inf:
+        raise UsageError(f"{value!r}", where="--churn slowdown", expected="a number above 1")
+    return factor
+
+
+def _mean(value: str, name: str) -> float:
+    if value == NEVER:
+        return math.inf
+    try:
+        mean = float(value) if is_number(value) else parse(value, Unit.SECONDS, "")
+    except CleaveError as error:
+        raise UsageError(error.what, where=f"--churn {name}", expected=f'a mean time ("30 min"), or {NEVER}') from error
+    if not 0 < mean < math.inf:
+        raise UsageError(f"{value!r}", where=f"--churn {name}", expected=f"a mean time above 0, or {NEVER}")
+    return mean
 
 
 def drawn(rates: Rates, devices: Sequence[str], seed: int) -> Iterator[Event]:

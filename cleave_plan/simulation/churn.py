@@ -14,12 +14,13 @@ history is kept: memory does not grow with the time that is simulated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
+from cleave_plan.cost.lateness import GRACE_S, PATIENCE
 from cleave_plan.dtypes import DType
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.fleet.device import Fleet
@@ -28,9 +29,11 @@ from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
 from cleave_plan.simulation.covers import Cover, Covers
 from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats
-from cleave_plan.simulation.disturbed import GRACE_S, LEVELS_LATE, Box, Disturbed, Losses, Task, expected
+from cleave_plan.simulation.disturbed import Disturbed, Losses, expected
+from cleave_plan.simulation.effort import Effort
 from cleave_plan.simulation.seats import Seats
 from cleave_plan.simulation.seatwork import SeatWork
+from cleave_plan.simulation.task import Box, Task
 from cleave_plan.simulation.work import plan_work
 from cleave_plan.workload.graph import Workload
 
@@ -88,15 +91,18 @@ def churn(
 ) -> ChurnRun:
     """Play ``batches`` whole batches, or as many as begin before ``duration_s``, while ``events`` happen.
 
-    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left who can take a tile, and as
-    :func:`plan_work` does.
+    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left who can take a tile or a level does not
+    end (:mod:`~cleave_plan.simulation.effort`), and as :func:`plan_work` does.
     """
     player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s)
     took: list[float] = []
     while (batches is None or len(took) < batches) and (duration_s is None or player.now_s < duration_s):
-        took.append(player.batch())
-        share = len(took) / batches if batches else min(player.now_s / (duration_s or 1.0), 1.0)
-        progress(round(1000 * share), 1000, "simulating churn")
+
+        def level_done(share: float) -> None:
+            whole = (len(took) + share) / batches if batches else min(player.now_s / (duration_s or 1.0), 1.0)
+            progress(round(1000 * whole), 1000, f"batch {len(took) + 1}")
+
+        took.append(player.batch(level_done))
     return player.told(tuple(took))
 
 
@@ -128,6 +134,7 @@ class _Player:
         planned = np.array([kind.planned_s for kind in self._kinds])
         self._seats = Seats(self._crowd, self._times_on, planned, np.bincount(laid.kind_of, minlength=len(planned)))
         self._covers = Covers(self._crowd, self._kinds, self._columns)
+        self._effort = Effort(len(fleet.devices))
         self._events: Iterator[Event] = iter(events)
         self._next = next(self._events, None)
         self._count: Counter[str] = Counter()
@@ -143,13 +150,16 @@ class _Player:
         self.planned_batch_s = float(planned[laid.kind_of].sum()) + sum(self._operators_s)
         self.result: list[tuple[int, Box]] | None = None
 
-    def batch(self) -> float:
-        """One batch; its seconds."""
-        begun = self.now_s
+    def batch(self, level_done: Callable[[float], None] = lambda share: None) -> float:
+        """One batch; its seconds. ``level_done`` is told the share of its levels that are done."""
+        begun, levels = self.now_s, len(self._kind_of)
         for place, kind in enumerate(self._kind_of):
+            self._effort.begin(f"level {place}", self.now_s, self._kinds[kind].planned_s)
             self._pass(self._operators_s[place])
             self._level(kind)
-        self._pass(self._operators_s[len(self._kind_of)])
+            level_done((place + 1) / levels)
+        self._effort.begin("the end of the batch", self.now_s, self._operators_s[levels])
+        self._pass(self._operators_s[levels])
         return self.now_s - begun
 
     def told(self, batch_s: tuple[float, ...]) -> ChurnRun:
@@ -192,6 +202,7 @@ class _Player:
         assert event is not None, "asked for only when there is one"
         self._next = next(self._events, None)
         self._count[event.change] += 1
+        self._effort.change(event.time_s)
         crowd = self._crowd
         if event.device in self._excluded and event.change is not Change.JOIN:  # nobody expects anything of it any more
             if event.change is not Change.SLOW:
@@ -199,12 +210,12 @@ class _Player:
             return
         self._changed = True
         if event.change is Change.JOIN:
+            self._excluded.discard(event.device)
             crowd.join(event.device, self._place[event.like])
         elif event.change is Change.SLOW:
-            row = crowd.row_of[event.device]
-            crowd.factor[row] *= event.factor
+            row, factor = crowd.slow(event.device, event.factor)
             if level is not None:
-                level.slow(row, event.factor, event.time_s)
+                level.slow(row, factor, event.time_s)
         else:
             late_s = self._detect_s if event.noticed_s is None else event.noticed_s
             noticed_s = event.time_s + (late_s if event.change is Change.FAIL else 0.0)
@@ -258,6 +269,7 @@ class _Player:
         level = Disturbed(
             crowd=crowd, parts=kind.parts, columns=self._columns, start_s=self.now_s, servers_s=kind.servers_s,
             busy_s=busy, tasks_of=tasks_on, result=self.result, grace_s=self._grace_s,
+            effort=self._effort,
         )  # fmt: skip
         while True:
             event_s = np.inf if self._next is None else self._next.time_s
@@ -277,13 +289,17 @@ class _Player:
         self._unfinished += level.losses.missing != 0
 
     def _excuse(self, busy: Floats, late: set[int]) -> None:
-        """Who was in time again is forgiven; who was late in ``LEVELS_LATE`` levels running is excluded."""
+        """Who was in time again is forgiven; who was late in ``PATIENCE`` levels running is excluded."""
         crowd = self._crowd
         helped = np.zeros(len(crowd), dtype=bool)
         helped[list(late)] = True
         crowd.late[: len(busy)][(busy > 0) & ~helped[: len(busy)]] = 0
         crowd.late[helped & crowd.alive] += 1
-        for row in np.flatnonzero(crowd.alive & (crowd.late >= LEVELS_LATE)).tolist():
-            self._excluded.add(crowd.exclude(row, self.now_s))
-            self._gone.append(row)
-            self._given_up += 1
+        for row in np.flatnonzero(crowd.alive & (crowd.late >= PATIENCE)).tolist():
+            self._give_up(row)
+
+    def _give_up(self, row: int) -> None:
+        """Nothing is expected any more of the device of ``row``, until it joins again."""
+        self._excluded.add(self._crowd.exclude(row, self.now_s))
+        self._gone.append(row)
+        self._given_up += 1

@@ -11,8 +11,9 @@ from cleave_plan.cost.tile import price
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.planning.recut import recut
 from cleave_plan.simulation.crowd import Crowd, Floats, Ints
-from cleave_plan.simulation.disturbed import Columns, Task, tasks_of
+from cleave_plan.simulation.disturbed import Columns
 from cleave_plan.simulation.seatwork import SeatWork
+from cleave_plan.simulation.task import Task, tasks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,6 +15,9 @@ Bools = NDArray[np.bool_]
 
 NOBODY = -1
 
+SLOWEST = 1e12
+"""Times as long as foreseen that everything takes at the most: a device that hangs."""
+
 
 class Crowd:
     """Columns over rows.
@@ -55,6 +58,13 @@ class Crowd:
         row = self.row_of.pop(name)
         self.alive[row], self.noticed_s[row] = False, noticed_s
         return row
+
+    def slow(self, name: str, factor: float) -> tuple[int, float]:
+        """The row of a device that takes ``factor`` times as long from now on, and how many times it is in fact (``SLOWEST``)."""
+        row = self.row_of[name]
+        more = min(factor, SLOWEST / float(self.factor[row]))
+        self.factor[row] *= more
+        return row, more
 
     def exclude(self, row: int, now_s: float) -> str:
         """The server gives up the device of ``row``, which is late in level after level; its name."""

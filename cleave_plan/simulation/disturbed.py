@@ -4,13 +4,10 @@ Each device computes its tiles one after the other, at planned pacing. When it i
 the server notices some time later (at once if it said that it leaves), spends ``REPLAN_S`` on cutting them anew
 (:mod:`cleave_plan.planning.recut`, as a run does), and the takers compute their pieces after what else they have.
 
-A device that is slow, or does nothing without being gone, is late as in a run (:mod:`cleave_plan.execution.watch`, by the least
-spread that a run assumes): when it is not done
-
-    ``MARGIN`` * seconds of what it was sent + ``GRACE_S``
-
-after that was sent, devices that have nothing to do are given copies of its tiles, whole; the first answer counts, and who is
-late goes on with what others have done by then, in the next level too. After ``LEVELS_LATE`` levels running it is excluded.
+A device that is slow, or does nothing without being gone, is late as in a run (:mod:`cleave_plan.cost.lateness`, by the least
+spread that a run assumes). When it is, devices that have nothing to do are given copies of its tiles, whole; the first answer
+counts, and who is late goes on with what others have done by then, in the next level too. After ``PATIENCE`` levels running it
+is excluded.
 
 The level ends when nothing is missing. The servers' own time is the plan's; pieces and copies are not charged to their links,
 and whoever is given a copy is there.
@@ -19,7 +16,6 @@ and whoever is given a copy is there.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -27,46 +23,26 @@ from typing import TypeVar
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.tile import BOX, Tiles, price
+from cleave_plan.cost.lateness import GRACE_S, margin
+from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.planning.recut import recut
 from cleave_plan.simulation.crowd import Crowd, Floats
+from cleave_plan.simulation.effort import Effort
+from cleave_plan.simulation.task import Box, Task, tasks_of
 from cleave_plan.workload.gemm import Gemm
 
 REPLAN_S = 0.02
 """Seconds until lost tiles of a level are cut anew (benchmarks/replanning.py: 15 ms at 1,000 devices)."""
 
-MARGIN = math.e
-"""Multiple of its predicted seconds after which a device is late (exp(4 * 0.25): four of the least spread a run assumes)."""
+MARGIN = margin()
 
-GRACE_S = 0.25
-"""Seconds on top of that."""
-
-LEVELS_LATE = 3
-"""Levels running in which a device is late before it is excluded."""
-
-Box = tuple[int, ...]
 Columns = Callable[[DType], DeviceColumns]
 """The figures of all rows for an element type, as the server knows them."""
 
 Seconds = TypeVar("Seconds", float, Floats)
 """Of one row, or of all of them."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Task:
-    """A tile of the level's product ``part`` on a row: its box, its seconds at factor 1."""
-
-    part: int
-    box: Box
-    seconds: float
-
-
-def tasks_of(part: int, tiles: Tiles, seconds: Floats) -> list[Task]:
-    """A task for each of ``tiles``, which take ``seconds`` at factor 1."""
-    boxes = np.stack([tiles.column(name) for name in BOX], axis=1).tolist()
-    return [Task(part=part, box=tuple(box), seconds=s) for box, s in zip(boxes, seconds.tolist(), strict=True)]
 
 
 def due(sent_s: float, seconds: Seconds, grace_s: float) -> Seconds:
@@ -84,8 +60,8 @@ def expected(crowd: Crowd, start_s: float, busy_s: Floats, grace_s: float) -> tu
 
 @dataclass(slots=True, kw_only=True)
 class Losses:
-    """What a level lost or had late: ``tiles``, ``pieces`` in their place, FLOP of ``redone`` work, and FLOP ``missing`` (0 at
-    its end)."""
+    """What a level lost or had late: ``tiles``, ``pieces`` in their place, multiply-adds of ``redone`` work, and of what is
+    ``missing`` (0 at its end)."""
 
     tiles: int = 0
     pieces: int = 0
@@ -96,7 +72,8 @@ class Losses:
 @dataclass(kw_only=True)
 class Disturbed:
     """A level from ``start_s`` on. ``busy_s``: seconds of what each row has to do at factor 1, and ``tasks_of`` what that is, in
-    order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help."""
+    order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help. Raises
+    InfeasibleError when nobody can take what was lost, or too much is (``effort``)."""
 
     crowd: Crowd
     parts: Sequence[Gemm]
@@ -105,6 +82,7 @@ class Disturbed:
     servers_s: float
     busy_s: Floats
     tasks_of: Callable[[int], list[Task]]
+    effort: Effort
     losses: Losses = field(default_factory=Losses)
     result: list[tuple[int, Box]] | None = None
     grace_s: float = GRACE_S
@@ -113,6 +91,7 @@ class Disturbed:
     _due: Floats = field(init=False)
     _work: dict[int, list[tuple[float, Task]]] = field(default_factory=dict)
     _pending: list[tuple[float, int, int, list[Task]]] = field(default_factory=list)
+    _lost: dict[int, tuple[float, list[Task]]] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -156,7 +135,9 @@ class Disturbed:
             self._late(row, when)
             return
         self.crowd.forget(row)
+        self._lost.pop(row, None)
         self.losses.tiles += len(tasks)
+        self.effort.loss(len(tasks), when)
         self._cut_anew(tasks, when)
 
     def finish(self) -> None:
@@ -225,14 +206,14 @@ class Disturbed:
         given: dict[int, list[tuple[float, float, Task]]] = {}
         for own_s, task in owed:
             row, gemm = min(load, key=lambda one: load[one]), self.parts[task.part]
-            flop = self._flop([task])
+            macs = task.macs
             copy = Tiles.of([(row, *task.box)])
             seconds = float(price(gemm, copy, self.columns(gemm.dtype)).executed_s[0])
-            load[row], sent_s[row] = load[row] + flop, sent_s[row] + seconds
+            load[row], sent_s[row] = load[row] + macs, sent_s[row] + seconds
             end_s[row] += seconds * float(crowd.factor[row])
             given.setdefault(row, []).append((own_s, end_s[row], replace(task, seconds=seconds)))
             self.losses.tiles, self.losses.pieces = self.losses.tiles + 1, self.losses.pieces + 1
-            self.losses.redone += flop
+            self.losses.redone += macs
         for row, copies in given.items():
             due_s = due(now_s, sent_s[row], self.grace_s)
             mine = self._of(row, float(crowd.factor[row]))
@@ -247,16 +228,23 @@ class Disturbed:
         return kept
 
     def _put(self, when_s: float, row: int, tasks: list[Task]) -> None:
-        self.losses.missing += self._flop(tasks)
-        self._push(when_s, row, tasks)
+        """``row`` has lost ``tasks``, which the server will notice at ``when_s``: all that it has by then at once."""
+        self.losses.missing += self._macs(tasks)
+        noticed_s, lost = self._lost.get(row, (when_s, []))
+        if lost and noticed_s == when_s:
+            lost += tasks
+            return
+        lost = list(tasks)
+        self._lost[row] = when_s, lost
+        self._push(when_s, row, lost)
 
     def _push(self, when_s: float, row: int, tasks: list[Task]) -> None:
         self._number += 1
         heapq.heappush(self._pending, (when_s, self._number, row, tasks))
 
-    def _flop(self, tasks: Sequence[Task]) -> float:
-        """Multiply-adds of the boxes, whole numbers."""
-        return float(sum(np.prod([task.box[i + 1] - task.box[i] for i in (0, 2, 4, 6)], dtype=float) for task in tasks))
+    @staticmethod
+    def _macs(tasks: Sequence[Task]) -> float:
+        return sum(task.macs for task in tasks)
 
     def _cut_anew(self, tasks: list[Task], now_s: float) -> None:
         """Give ``tasks`` to whom the server counts on, each busy with what he has."""
@@ -267,7 +255,8 @@ class Disturbed:
         for part in sorted({task.part for task in tasks}):
             mine, gemm = [task for task in tasks if task.part == part], self.parts[part]
             columns = self.columns(gemm.dtype)
-            found = recut(gemm, Tiles.of((0, *task.box) for task in mine), columns, busy, horizon_s=max(self.end_s - now_s, 0.0))
+            horizon_s = max(self.end_s - now_s, REPLAN_S)  # cutting finer what is done so soon gains nothing
+            found = recut(gemm, Tiles.of((0, *task.box) for task in mine), columns, busy, horizon_s=horizon_s)
             if found.left:
                 raise InfeasibleError(
                     f"no device that is there can take {len(found.left)} tiles of lost ones", where=f"GEMM {gemm.name}",
@@ -280,8 +269,8 @@ class Disturbed:
         seconds = price(gemm, pieces, columns).executed_s
         for row, task in zip(pieces.device.tolist(), tasks_of(part, pieces, seconds), strict=True):
             self.losses.pieces += 1
-            flop = self._flop([task])
-            self.losses.missing, self.losses.redone = self.losses.missing - flop, self.losses.redone + flop
+            macs = task.macs
+            self.losses.missing, self.losses.redone = self.losses.missing - macs, self.losses.redone + macs
             if not self.crowd.alive[row]:  # gone, but nobody knows yet
                 self._put(max(now_s, float(self.crowd.noticed_s[row])), row, [task])
                 continue

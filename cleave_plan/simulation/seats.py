@@ -85,8 +85,10 @@ class Seats:
             self.seat_of = np.concatenate([self.seat_of, np.full(short, NOBODY)])
 
     def _idle(self) -> Ints:
+        """Rows without a seat, the first of each kind of device: the others fit no other seats."""
         crowd = self._crowd
-        return np.flatnonzero(crowd.used & crowd.known & (self.seat_of == NOBODY))
+        rows = np.flatnonzero(crowd.used & crowd.known & (self.seat_of == NOBODY))
+        return rows[np.sort(np.unique(crowd.like[rows], return_index=True)[1])]
 
     def _ratios(self, rows: Ints) -> Floats:
         """Ratios of ``rows`` on all seats, of shape (rows, seats)."""

@@ -11,8 +11,8 @@ from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Assignment
 from cleave_plan.simulation.crowd import Floats
-from cleave_plan.simulation.disturbed import Task, tasks_of
 from cleave_plan.simulation.level import paced
+from cleave_plan.simulation.task import Task, tasks_of
 from cleave_plan.simulation.work import LevelWork, Links
 from cleave_plan.workload.gemm import Gemm
 

@@ -16,14 +16,14 @@ from random_cases import random_cases
 
 from cleave_plan.cost.tile import Tiles
 from cleave_plan.errors import InfeasibleError, InputFileError, UsageError
-from cleave_plan.execution import watch
 from cleave_plan.fleet.churn import Change, Event, Rates, drawn, rates_of, read_trace
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.planning.planner import make_plan
+from cleave_plan.simulation import effort
 from cleave_plan.simulation.churn import _Player, churn
-from cleave_plan.simulation.disturbed import GRACE_S, LEVELS_LATE, MARGIN, REPLAN_S
+from cleave_plan.simulation.disturbed import REPLAN_S
 from cleave_plan.workload.graph import Workload
 
 
@@ -115,12 +115,6 @@ def test_late_devices_by_hand(factor: float, level_s: float, excluded: int) -> N
     assert churn(plan, workload, fleet, gone, batches=2).events["fail"] == 1
 
 
-def test_late_is_what_a_run_calls_late() -> None:
-    """The rule of :mod:`cleave_plan.execution.watch`, by the least spread that it assumes."""
-    assert pytest.approx(math.exp(watch.DEVIATIONS * watch.LEAST_SPREAD)) == MARGIN
-    assert (GRACE_S, LEVELS_LATE) == (watch.GRACE_S, watch.PATIENCE)
-
-
 def test_a_slow_device_is_not_waited_for_without_end() -> None:
     """A hundred times slower: others compute its tiles too."""
     plan, workload, fleet = case()
@@ -143,7 +137,11 @@ def test_rates_and_their_events() -> None:
     assert count[Change.JOIN] == pytest.approx(count[Change.FAIL], rel=0.1)
     assert count[Change.FAIL] / times[-1] == pytest.approx(100 / 1800, rel=0.1)
     assert list(drawn(Rates(), names, 1)) == []
-    for text in ("deaths=3 s", "failures=0", "failures=soon", "failures=1 s,failures=2 s", "slowdown=1"):
+    assert (rates_of("failures=1 h,joins=never").joins, rates_of("leaves=never").leaves) == (math.inf, math.inf)
+    for text in (
+        "deaths=3 s", "failures=0", "failures=soon", "failures=1 s,failures=2 s", "slowdown=1", "slowdown=2 s", "joins=-1",
+        "joins=inf", "joins=nan", "joins=1e999", "leaves=", "=",
+    ):  # fmt: skip
         with pytest.raises(UsageError):
             rates_of(text)
 
@@ -163,7 +161,8 @@ def test_traces(tmp_path: Path) -> None:
         ("when,what\n", "line 1"), (head + "1,fail,d0\n", "cells"), (head + "1,burn,d0,\n", "one of fail"),
         (head + "x,fail,d0,\n", "line 2"),
         (head + "1,fail,d0,-1\n", "0 or more"), (head + "1,fail,d0,soon\n", "line 2"), (head + "-1,fail,d0,\n", "0 or more"),
-        (head + "1,slow,d0,0.5\n", "above 1"), (head + "1,join,e,d9\n", "d9"), (head + "1,join,d0,\n", "is there already"),
+        (head + "1,slow,d0,0.5\n", "above 1"), (head + "1,slow,d0,inf\n", "above 1"),
+        (head + "1,join,e,d9\n", "d9"), (head + "1,join,d0,\n", "is there already"),
         (head + "1,fail,d0,\n2,fail,d0,\n", "is not there"),
     ):  # fmt: skip
         path.write_text(text)
@@ -184,3 +183,75 @@ def test_memory_does_not_grow_with_time() -> None:
     assert player.told((1.0,)).events["fail"] > 5
     assert len(player._crowd) < 40
     assert np.count_nonzero(player._crowd.used) < 20
+
+
+@pytest.mark.parametrize("life_s", [1e-300, 1e-3, 1e-2, 0.1])
+def test_lives_too_short_are_an_answer(life_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices are gone long before anyone notices: the simulation says so as soon as a level has had its share of losses."""
+    monkeypatch.setattr(effort, "LEAST_TILES", 40)
+    monkeypatch.setattr(effort, "LEAST_CHANGES", 1000)
+    plan, workload, fleet = case(3, levels=1)
+    events = drawn(Rates(failures=life_s * plan.predicted.batch_s), [one.name for one in fleet.devices], 0)
+    with pytest.raises(InfeasibleError, match=r"level 0: a level planned to take .* is not done after") as found:
+        churn(plan, workload, fleet, events, batches=3, detect_s=2 * plan.predicted.batch_s)
+    assert found.value.facts["planned_s"] == pytest.approx(plan.predicted.batch_s)
+
+
+def test_joins_without_end_are_an_answer() -> None:
+    """More devices join in no time than a level's share of changes; a thousand of one kind cost no more than one."""
+    plan, workload, fleet = case(3, levels=2)
+    names = [one.name for one in fleet.devices]
+    with pytest.raises(InfeasibleError, match="came, went or became slow"):
+        churn(plan, workload, fleet, drawn(Rates(joins=1e-9), names, 0), batches=1)
+    many = drawn(Rates(joins=plan.predicted.batch_s / 1000), names, 0)
+    assert churn(plan, workload, fleet, many, batches=1).batch_s[0] == pytest.approx(plan.predicted.batch_s)
+
+
+def test_slow_without_end_is_finite() -> None:
+    """However often a device becomes slower, and by how much, times stay finite, and the others do its part."""
+    plan, workload, fleet = case()
+    events = [Event(time_s=0.0, change=Change.SLOW, device="d0", factor=1e308) for _ in range(3)]
+    done = churn(plan, workload, fleet, events, batches=2)
+    assert done.batch_s[1] < 10 * plan.predicted.batch_s
+    assert done.excluded == 1
+
+
+_WORKS, _GIVEN_UP, _GONE = "works", "given up", "gone"
+_STEPS = st.lists(st.tuples(st.sampled_from([*Change, _GIVEN_UP]), st.sampled_from(["d0", "d1", "d2", "new"])), max_size=25)
+
+
+@given(_STEPS)
+@settings(deadline=None, max_examples=60)
+def test_who_is_counted_on_is_what_a_list_says(steps: list[tuple[str, str]]) -> None:
+    """Devices join, go, become slow and are given up in any order, and join again with or without having left: who is counted on
+    is what a list of states says."""
+    plan, workload, fleet = _FOUR
+    state = {"d0": _WORKS, "d1": _WORKS, "d2": _WORKS, "d3": _WORKS, "new": _GONE}
+    player = _Player(plan, workload, fleet, (), 1.0, 0.05)
+    for step, name in steps:
+        player.now_s += 1
+        if step == _GIVEN_UP:
+            if state[name] == _WORKS:
+                state[name] = _GIVEN_UP
+                player._give_up(player._crowd.row_of[name])
+            continue
+        if (state[name] == _WORKS) if step == Change.JOIN else (state[name] == _GONE):
+            continue  # no trace can say so
+        player._next = Event(
+            time_s=player.now_s,
+            change=Change(step),
+            device=name,
+            like="d1" if step == Change.JOIN else "",
+            factor=2.0,
+            noticed_s=0.0,
+        )
+        player._pass(0.0)
+        state[name] = {Change.JOIN: _WORKS, Change.SLOW: state[name]}.get(Change(step), _GONE)
+    player._pass(0.0)
+    crowd = player._crowd
+    assert set(crowd.row_of) == {name for name, is_so in state.items() if is_so == _WORKS}
+    assert set(np.flatnonzero(crowd.used & crowd.known).tolist()) == set(crowd.row_of.values())
+    assert player._excluded == {name for name, is_so in state.items() if is_so == _GIVEN_UP}
+
+
+_FOUR = case(4, levels=1)
