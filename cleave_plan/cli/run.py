@@ -50,7 +50,7 @@ Examples:
 @runtime_option
 @click.option(
     "--convolution", type=click.Choice(["numpy", "onnxruntime"]), default="numpy", show_default=True,
-    help="What computes convolutions on local workers: onnxruntime is faster for kernels wider than 1 x 1 in float32.",
+    help="What computes convolutions on local workers: onnxruntime is faster in float32.",
 )  # fmt: skip
 @click.option(
     "--reproducible", is_flag=True, help="Compute in fixed blocks: the same bits under every plan, whatever devices do. Slower."

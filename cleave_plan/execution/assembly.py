@@ -8,11 +8,12 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.chain import ChainProduct, Work
 from cleave_plan.kernels.grid import Grid
+from cleave_plan.kernels.multiply import complete
 from cleave_plan.kernels.quantised import NOTHING, Companions
-from cleave_plan.kernels.tile import Box, Product, accumulator, complete
+from cleave_plan.kernels.tile import Box, Product
 
 
 class Assembly:

@@ -16,6 +16,7 @@ from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
+from cleave_plan.onnx_io.epilogues import EndingFinder, ended_operands
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
@@ -65,7 +66,11 @@ class RunResult:
 
 
 class Walk:
-    """Batches through one model, one after another."""
+    """Batches through one model, one after another.
+
+    ``integrity``: returned tiles are checked. ``finishing``: convolutions are finished tile by tile, with what follows them in
+    the model, where tiles are neither checked (a check is of products) nor computed in fixed blocks.
+    """
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class Walk:
         runtime: str,
         progress: Progress,
         integrity: bool = False,
+        finishing: bool = False,
     ) -> None:
         workload = imported.workload
         self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
@@ -89,7 +95,11 @@ class Walk:
         first = [gemm.name for gemm in own if gemm.name in placed]
         self._levels = [[name for name in first if placed[name].gemm.level == level.index] for level in workload.levels]
         self._chains = {name: imported.chains[name] for name in first if placed[name].gemm.chain is not None}
-        self._order = self._run_order({gemm.output: gemm.level for gemm in own})
+        levels = {gemm.output: gemm.level for gemm in own}
+        finder = EndingFinder(imported, levels, self._weights)
+        ends = [name for name in first if placed[name].away and placed[name].grid is None and finishing and not integrity]
+        self._endings = {name: found for name in ends if (found := finder.find(placed[name].members))}
+        self._order = self._run_order(levels)
         self._total = sum(len(place.away) for place in placed.values())
         self._tally, self._watch, self._inspector = Tally(), Watch(), Inspector(on=integrity)
         self._figures: Figures | None = None
@@ -104,6 +114,9 @@ class Walk:
             levels.update(dict.fromkeys(found.outputs, found.chain.level))
             for tensor, _ in found.sides:
                 kept[tensor] = max(kept.get(tensor, 0), found.chain.level)
+        for name, endings in self._endings.items():
+            made = [output for ending in endings for node in ending.nodes for output in node.output]
+            levels.update(dict.fromkeys(made, self._placed[name].gemm.level))
         return run_order(self._imported.model.graph, self._imported.depth, levels, len(self._levels), kept)
 
     @property
@@ -182,6 +195,8 @@ class Walk:
         tensors = partial(self._operand, values=values)
         if name in self._chains:
             lowered = chain_operands(self._chains[name], placed.members, nodes, tensors)
+        elif name in self._endings:
+            lowered = ended_operands(placed.gemm, placed.members, self._endings[name], tensors)
         else:
             lowered = operands_of(placed.gemm, placed.members, nodes, tensors)
         return lowered if placed.grid is None else replace(lowered, work=replace(lowered.work, grid=placed.grid))

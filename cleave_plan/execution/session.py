@@ -71,7 +71,8 @@ class Session:
         self._started = False
         try:
             self._walk = Walk(
-                self._imported, placed, self._engine, runtime=runtime, progress=progress, integrity=integrity
+                self._imported, placed, self._engine, runtime=runtime, progress=progress, integrity=integrity,
+                finishing=isinstance(self._engine, LocalEngine),
             )  # fmt: skip
         except BaseException:
             self._engine.stop()
@@ -177,7 +178,7 @@ def left_to_numpy(placed: Iterable[Placed], chosen: str) -> tuple[str, ...]:
         return ()
     return (
         f"onnxruntime computes {len(convolutions) - len(left)} of {len(convolutions)} convolutions if their kernels are weights, "
-        "NumPy the others: onnxruntime is used for float32 with kernels wider than 1 x 1, and not in reproducible runs",
+        "NumPy the others: onnxruntime is used for float32, and not in reproducible runs",
     )
 
 

@@ -25,3 +25,17 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     return np.dtype(dtype.value)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type in which sums of products of ``dtype`` are kept: 32 bits wide at least, of the same kind.
+
+    Integers of up to 16 bits are summed in int32, whatever their sign, as ONNX does.
+    """
+    if dtype is DType.FLOAT64:
+        return dtype
+    if dtype.value.startswith(("float", "bfloat")):
+        return DType.FLOAT32
+    if dtype.bits < DType.INT32.bits:
+        return DType.INT32
+    return dtype

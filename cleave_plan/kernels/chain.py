@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.elementwise import apply
 from cleave_plan.kernels.gemm import multiply_block
 from cleave_plan.kernels.grid import Grid, within
 from cleave_plan.kernels.threads import one_thread
-from cleave_plan.kernels.tile import Box, Product, accumulator
+from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.workload.gemm import GemmShape
 
 BLOCK = 1 << 20

@@ -125,6 +125,12 @@ def padded_pieces(window: ConvWindow, pieces: tuple[Array, ...], rows: slice) ->
         yield place, _with_padding(window, piece, origin, place)
 
 
+def span_sizes(window: ConvWindow, span: Sequence[int]) -> tuple[int, ...]:
+    """How many positions a convolution without padding has along each axis of ``span``."""
+    sides = zip(span, window.kernel, window.strides, window.dilations, strict=True)
+    return tuple((length - (size - 1) * dilation - 1) // stride + 1 for length, size, stride, dilation in sides)
+
+
 def skipped_positions(place: ImageRange, sizes: Sequence[int]) -> int:
     """How many of the positions that the span of ``place`` gives (``sizes`` along each axis) lie before its first."""
     return place.first % prod(sizes[_lead(sizes) + 1 :])

@@ -40,11 +40,11 @@ from typing import Any
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.conv import convolved, patch
 from cleave_plan.kernels.flaw import Flaw
 from cleave_plan.kernels.quantised import Companions, decoded, shifted
-from cleave_plan.kernels.tile import Box, Pieces, Product, accumulator, cut
+from cleave_plan.kernels.tile import Box, Pieces, Product, cut
 
 VECTORS = 12
 """Random vectors: a wrong row escapes all of them with probability 1/4096."""

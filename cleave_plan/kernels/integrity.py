@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.chain import ChainProduct, Work
 from cleave_plan.kernels.flaw import Flaw
 from cleave_plan.kernels.freivalds import ROUNDOFF, check_product
 from cleave_plan.kernels.spotcheck import check_chain, check_lines
-from cleave_plan.kernels.tile import Box, Product, accumulator
+from cleave_plan.kernels.tile import Box, Product
 
 _WHOLE_NUMBERS = (DType.INT32, DType.INT64, DType.UINT32, DType.UINT64)
 

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.chain import ChainPieces, ChainProduct
 from cleave_plan.kernels.flaw import Flaw
-from cleave_plan.kernels.tile import Box, Product, accumulator
+from cleave_plan.kernels.tile import Box, Product
 
 Ints = NDArray[np.intp]
 

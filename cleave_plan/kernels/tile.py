@@ -1,34 +1,25 @@
-"""One tile of one GEMM: cutting what a device is sent, and multiplying it.
+"""One tile of one GEMM: cutting what a device is sent, and where its result belongs.
 
-:func:`cut` names the bytes that travel (they equal ``down_bytes`` of :mod:`cleave_plan.cost.tile`), :func:`multiply` is
-all that a device does with them. Neither knows where the arrays lie: shared memory, a message, or a test.
+:func:`cut` names the bytes that travel (they equal ``down_bytes`` of :mod:`cleave_plan.cost.tile`);
+:func:`cleave_plan.kernels.multiply.multiply` is all that a device does with them. Neither knows where the arrays lie: shared
+memory, a message, or a test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
-from cleave_plan.kernels.blocks import convolve_blocks, multiply_blocks
-from cleave_plan.kernels.conv import Rooms, convolve, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
-from cleave_plan.kernels.gemm import multiply_block
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
+from cleave_plan.kernels.conv import Rooms, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
+from cleave_plan.kernels.epilogue import Epilogue
 from cleave_plan.kernels.grid import Grid
-from cleave_plan.kernels.quantised import (
-    NOTHING,
-    Coding,
-    Companions,
-    cut_companions,
-    decoded,
-    exact_type,
-    narrowed,
-    requantised,
-    shifted,
-)  # fmt: skip
+from cleave_plan.kernels.multiply import convolve_tile, is_direct, multiply
+from cleave_plan.kernels.quantised import NOTHING, Coding, Companions, cut_companions
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
 
 
@@ -73,7 +64,9 @@ class Box(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """What every tile of a GEMM shares: its shape, the element types, the window if it is a convolution, B's packing if any,
-    and the grid in whose blocks it is computed where its bits must not depend on the tile."""
+    the grid in whose blocks it is computed where its bits must not depend on the tile, and what is done to the sums of a
+    convolution in floating point before they are its result.
+    """
 
     shape: GemmShape
     a_dtype: DType
@@ -82,6 +75,7 @@ class Product:
     window: ConvWindow | None
     coding: Coding | None = None
     grid: Grid | None = None
+    epilogue: Epilogue | None = None
 
     @classmethod
     def of(cls, gemm: Gemm, coding: Coding | None = None) -> Product:
@@ -157,9 +151,13 @@ class Product:
         return result
 
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
-        """Bytes that a tile reads of ``operands`` (A, B, companions, in this order), and its result, in ``out`` if given."""
+        """Bytes that a tile reads of ``operands`` (A, B, companions, those of the epilogue, in this order), and its result, in
+        ``out`` if given."""
         pieces = self._pieces(operands, box)
-        return pieces.nbytes, multiply(self, pieces, box, out)
+        result = multiply(self, pieces, box, out)
+        if self.window is not None:
+            self._finish(operands, box, rooms_of_tile(result, self.window, box.rows))
+        return pieces.nbytes, result
 
     def run_into(self, operands: Sequence[Array | None], box: Box, whole: Array) -> int:
         """Compute a tile that holds the whole of K where it belongs in ``whole``; the bytes that it reads of ``operands``."""
@@ -168,14 +166,26 @@ class Product:
         pieces = self._pieces(operands, box)
         if 0 in box.result_shape:
             return pieces.nbytes
-        if _is_direct(self, pieces, box):
-            _convolved(self, pieces, box, whole.dtype, self.rooms(whole, box))
+        if is_direct(self, pieces, box):
+            convolve_tile(self, pieces, box, whole.dtype, self.rooms(whole, box))
         else:
             self.place(whole, box, multiply(self, pieces, box))
+        self._finish(operands, box, self.rooms(whole, box))
         return pieces.nbytes
 
+    def _finish(self, operands: Sequence[Array | None], box: Box, rooms: Rooms) -> None:
+        """The epilogue of a tile whose sums stand in ``rooms``."""
+        if self.epilogue is not None and self.window is not None:
+            bias, addend = self.beside(operands, box)
+            self.epilogue.apply(self.window, box.rows, rooms, bias, addend)
+
+    def beside(self, operands: Sequence[Array | None], box: Box) -> tuple[Array | None, Rooms | None]:
+        """What a tile's epilogue reads: its part of the bias, [groups, columns], and where its addend stands."""
+        bias, addend = operands[-2:]
+        return None if bias is None else bias[box.batch, box.columns], None if addend is None else self.rooms(addend, box)
+
     def _pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
-        a, b, *along = operands
+        a, b, *along = operands if self.epilogue is None else operands[:-2]
         if a is None or b is None:
             raise ValueError("an operand is absent")
         return cut(self, a, b, box, Companions(*along))
@@ -197,20 +207,6 @@ class Pieces(NamedTuple):
     def nbytes(self) -> int:
         """Bytes that travel down."""
         return sum(piece.nbytes for piece in self.a) + self.b.nbytes + self.along.nbytes
-
-
-def accumulator(dtype: DType) -> DType:
-    """The type in which sums of products of ``dtype`` are kept: 32 bits wide at least, of the same kind.
-
-    Integers of up to 16 bits are summed in int32, whatever their sign, as ONNX does.
-    """
-    if dtype is DType.FLOAT64:
-        return dtype
-    if dtype.value.startswith(("float", "bfloat")):
-        return DType.FLOAT32
-    if dtype.bits < DType.INT32.bits:
-        return DType.INT32
-    return dtype
 
 
 def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTHING) -> Pieces:
@@ -237,76 +233,8 @@ def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTH
     return Pieces(cut_images(product.window, a, rows=box.rows, groups=box.batch), weights, own)
 
 
-def multiply(product: Product, pieces: Pieces, box: Box, out: Array | None = None) -> Array:
-    """The tile's result, [batch, rows, columns] in ``product.result_dtype(box)``, from its pieces alone; in ``out`` if given.
-
-    Raises ValueError when ``out`` has another shape or type.
-    """
-    kind = numpy_dtype(product.result_dtype(box))
-    if out is None:
-        out = np.empty(box.result_shape, kind)
-    elif out.shape != box.result_shape or out.dtype != kind:
-        raise ValueError(f"room for {out.dtype}{list(out.shape)} where {box} has {kind}{list(box.result_shape)}")
-    if not out.size:
-        return out
-    if _is_direct(product, pieces, box):  # sums are the result as they are, and are formed where they belong
-        return _sums(product, pieces, box, kind, out)
-    working = _working(product, box)
-    sums = _sums(product, pieces, box, working, np.empty(box.result_shape, working))
-    sums = narrowed(sums, numpy_dtype(accumulator(product.a_dtype)))
-    out[...] = complete(product, sums, pieces.along) if product.holds_inner(box) else sums
-    return out
-
-
-def _working(product: Product, box: Box) -> np.dtype[Any]:
-    """The type in which products are formed and summed."""
-    exact = exact_type(product.a_dtype, product.b_dtype, box.k_stop - box.k_start)
-    return exact or numpy_dtype(accumulator(product.a_dtype))
-
-
-def _is_direct(product: Product, pieces: Pieces, box: Box) -> bool:
-    return _working(product, box) == numpy_dtype(product.result_dtype(box)) and pieces.along.scale is None
-
-
 def whole_of(product: Product, operands: Sequence[Array | None]) -> Array:
     """The whole result, computed as one tile."""
     whole = np.empty(product.whole_shape, numpy_dtype(product.out_dtype))
     product.run_into(operands, product.whole_box, whole)
     return whole
-
-
-def complete(product: Product, sums: Array, along: Companions) -> Array:
-    """Finished sums in the storage type, requantised where the product is."""
-    stored = numpy_dtype(product.out_dtype)
-    return sums.astype(stored, copy=False) if along.scale is None else requantised(sums, along, stored)
-
-
-def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], out: Array) -> Array:
-    """Sums of products in ``working``, in ``out``."""
-    if product.window is not None:
-        _convolved(product, pieces, box, working, rooms_of_tile(out, product.window, box.rows))
-        return out
-    a = shifted(pieces.a[0], pieces.along.a_zero, working)
-    b = _weights(product, pieces, box, working)
-    if product.grid is None:
-        return multiply_block(a, b, working, out)
-    return multiply_blocks(product.grid, a, b, out, rows=box.rows, columns=box.columns, inner=box.inner)
-
-
-def _convolved(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], rooms: Rooms) -> None:
-    assert product.window is not None
-    images = tuple(shifted(piece, pieces.along.a_zero, working) for piece in pieces.a)
-    weights = _weights(product, pieces, box, working)
-    if product.grid is None:
-        convolve(product.window, images, weights, rows=box.rows, rooms=rooms)
-    else:
-        convolve_blocks(
-            product.grid, product.window, images, weights, rows=box.rows, columns=box.columns, rooms=rooms
-        )  # fmt: skip
-
-
-def _weights(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any]) -> Array:
-    """The tile's part of B, [batch, K, columns] in ``working``."""
-    if product.coding is None:
-        return shifted(pieces.b, pieces.along.b_zero, working)
-    return decoded(product.coding, pieces.b, pieces.along, box.inner, working)

@@ -10,8 +10,9 @@ from kernel_strategies import exact_tilings, gemm_of, windows
 
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.assembly import Assembly
+from cleave_plan.kernels.multiply import multiply
 from cleave_plan.kernels.quantised import Coding, Companions, decoded, dynamically_quantised, exact_type, narrowed
-from cleave_plan.kernels.tile import Box, Product, cut, multiply
+from cleave_plan.kernels.tile import Box, Product, cut
 from cleave_plan.workload.gemm import ConvWindow, GemmShape
 
 BYTES = {DType.UINT8: (0, 256), DType.INT8: (-128, 128)}

@@ -12,8 +12,9 @@ from cleave_plan.cost.efficiency import device_columns
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.dtypes import DType
 from cleave_plan.fleet.device import Device
-from cleave_plan.kernels.arrays import numpy_dtype
-from cleave_plan.kernels.tile import Box, Product, accumulator, cut, multiply
+from cleave_plan.kernels.arrays import accumulator, numpy_dtype
+from cleave_plan.kernels.multiply import multiply
+from cleave_plan.kernels.tile import Box, Product, cut
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
 
 DEVICE = Device(

@@ -9,8 +9,9 @@ import numpy as np
 
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import ChainPieces, ChainProduct, Work
+from cleave_plan.kernels.multiply import multiply
 from cleave_plan.kernels.quantised import Companions
-from cleave_plan.kernels.tile import Box, Pieces, cut, multiply
+from cleave_plan.kernels.tile import Box, Pieces, cut
 
 
 class Slot(NamedTuple):
