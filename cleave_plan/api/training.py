@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cleave_plan.api.fleets import with_servers
 from cleave_plan.api.plans import make_plan, require_same
 from cleave_plan.api.runs import open_session
 from cleave_plan.errors import AnswerIsNoError
@@ -58,6 +59,7 @@ def train(
     runtime: str = "auto",
     progress: Progress = silent,
     batch_norm: str = "batch",
+    fleet_file: str | Path | None = None,
     **differentiation: Any,
 ) -> TrainingResult:
     """Train ``model`` on ``data`` for ``steps`` steps under a plan for ``fleet``.
@@ -68,14 +70,16 @@ def train(
     weights is written. ``metrics``: a file of JSON lines, one a step. ``checkpoint``: a folder, written every
     ``checkpoint_every`` steps; ``resume`` goes on from the newest good one; ``stoppable``: SIGINT and SIGTERM end the run after
     a step, with a checkpoint (in the main thread only). ``engine``, ``workers``, ``runtime`` and ``integrity`` are those of
-    :func:`execute`. ``differentiation``: further arguments of
-    :func:`gradient`.
+    :func:`execute`. ``fleet_file``: where the fleet is written down; when that file changes in the middle of the run, devices
+    that it names and that are not there are asked to join, and those that it names no more leave. ``differentiation``: further
+    arguments of :func:`gradient`.
 
     Raises InfeasibleError when no plan exists, InputFileError for files and data that do not fit, UsageError for settings that
     cannot be or are another run's, ExecutionError when the run cannot be finished, RunInterruptedError when it was stopped.
     """
     from cleave_plan.api.models import gradient_request
     from cleave_plan.onnx_io.trained import write_trained
+    from cleave_plan.training.crew import Crew, FleetFile
     from cleave_plan.training.data import batches_of
     from cleave_plan.training.run import Duration
     from cleave_plan.training.settings import Settings
@@ -83,7 +87,7 @@ def train(
     from cleave_plan.training.trainer import Trainer
     from cleave_plan.workload.backward import training_workload
 
-    settings = settings or Settings()
+    settings, file = settings or Settings(), None if fleet_file is None else FleetFile(Path(fleet_file))
     duration = Duration(
         steps=steps, metrics=None if metrics is None else Path(metrics), resume=resume, checkpoint_every=checkpoint_every,
         stoppable=stoppable,
@@ -103,7 +107,8 @@ def train(
         plan, step.imported, engine=engine, workers=workers, runtime=runtime, integrity=integrity,
         reproducible=settings.reproducible,
     ) as session:  # fmt: skip
-        result = Trainer(step, plan, session, batches, settings).run(duration, progress)
+        crew = Crew(plan, workload, with_servers(fleet, plan.server_names), session, file=file)
+        result = Trainer(step, plan, session, batches, settings, crew=crew).run(duration, progress)
     if save_to is not None:
         write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))
     return result

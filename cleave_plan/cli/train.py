@@ -42,8 +42,9 @@ Examples:
 @click.command(epilog=EPILOG, short_help="Train a model under a plan, with parameters and optimizer on the servers.")
 @click.argument("model", type=input_file)
 @click.option(
-    "--fleet", "fleet_file", metavar="FILE", required=True, type=input_file, help="Fleet file (YAML): devices and servers."
-)
+    "--fleet", "fleet_file", metavar="FILE", required=True, type=input_file,
+    help="Fleet file (YAML): devices and servers. When it changes, devices join and leave in the middle of the run.",
+)  # fmt: skip
 @click.option(
     "--data", metavar="D.npz", required=True, type=input_file,
     help="Arrays by input name, a sample a row; uncompressed ones are read where they lie.",
@@ -111,6 +112,8 @@ def train(
     lost with a device. OUT.onnx is MODEL with trained weights. Times are those of this machine, whose processes play the
     devices, unless with --engine ray.
 
+    A device that is lost goes out of the plan after the step; one that is written into the fleet file meanwhile joins.
+
     With --checkpoint, Ctrl-C and SIGTERM end the run after the step under way (exit code 130), and --resume goes on from there.
     """
     from cleave_plan.api import load_fleet, load_plan, training_settings, with_servers
@@ -130,7 +133,7 @@ def train(
         result = run_training(
             model, fleet, data, steps=steps, settings=settings, save_to=out, metrics=metrics,
             plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime, engine=engine,
-            integrity=integrity,
+            integrity=integrity, fleet_file=fleet_file,
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, stoppable=checkpoint is not None, progress=progress,
             **differentiation,

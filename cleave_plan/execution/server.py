@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.cores import usable_cores
@@ -16,7 +17,7 @@ from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
-from cleave_plan.onnx_io.epilogues import EndingFinder, ended_operands
+from cleave_plan.onnx_io.epilogues import Ending, EndingFinder, ended_operands
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import Outlets
 from cleave_plan.onnx_io.products import Operands, chain_operands, operands_of
@@ -25,6 +26,10 @@ from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import RunOrder, run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
 from cleave_plan.progress import Progress
+from cleave_plan.workload.gemm import Gemm
+
+if TYPE_CHECKING:
+    from cleave_plan.onnx_io.chains import ChainOfNodes
 
 SHARED_BYTES = 1 << 12
 """Weights of this size are brought within reach of devices once; smaller ones go with each job."""
@@ -84,31 +89,46 @@ class Walk:
         finishing: bool = False,
     ) -> None:
         workload = imported.workload
-        self._imported, self._placed, self._engine, self._progress = imported, placed, engine, progress
+        self._imported, self._engine, self._progress = imported, engine, progress
         self._weights = Weights(imported.model, imported.path)
         outlets = Outlets(room=engine.empty, shapes=imported.tensor_shapes, threads=usable_cores())
         self._runtime = ServerRuntime(
             imported.model, self._weights, choice=runtime, where=str(imported.path), outlets=outlets
         )  # fmt: skip
         # A pinned GEMM is a part of its node, which runs with the server's other nodes.
-        own = [gemm for gemm in workload.gemms if not gemm.pinned]
-        first = [gemm.name for gemm in own if gemm.name in placed]
-        self._levels = [[name for name in first if placed[name].gemm.level == level.index] for level in workload.levels]
-        self._chains = {name: imported.chains[name] for name in first if placed[name].gemm.chain is not None}
-        levels = {gemm.output: gemm.level for gemm in own}
-        finder = EndingFinder(imported, levels, self._weights)
-        ends = [name for name in first if placed[name].away and placed[name].grid is None and finishing and not integrity]
-        self._endings = {name: found for name in ends if (found := finder.find(placed[name].members))}
-        self._order = self._run_order(levels)
-        self._total = sum(len(place.away) for place in placed.values())
+        self._own = [gemm for gemm in workload.gemms if not gemm.pinned]
+        self._finder = EndingFinder(imported, {gemm.output: gemm.level for gemm in self._own}, self._weights)
+        self._finishing = finishing and not integrity
+        self._chains: dict[str, ChainOfNodes] = {}
+        self._endings: dict[str, tuple[Ending, ...]] = {}
+        self._seams: list[tuple[str, tuple[Gemm, ...]]] = []
+        self._order = self._run_order(placed)
+        self.place(placed)
         self._tally, self._watch, self._inspector = Tally(), Watch(), Inspector(on=integrity)
         self._figures: Figures | None = None
         self._next_job = 0
-        self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in own}
+        self._alone = {gemm.name: segment_of([node := imported.nodes[gemm.name]], node.output) for gemm in self._own}
         self._shared: dict[str, Value] = {}
 
-    def _run_order(self, levels: dict[str, int]) -> RunOrder:
-        """Segments and levels; ``levels`` of the outputs of single GEMMs. A chain's nodes are all in the chain's level."""
+    def place(self, placed: Mapping[str, Placed]) -> None:
+        """Cut the products of the batches that follow as ``placed`` says."""
+        first = [gemm.name for gemm in self._own if gemm.name in placed]
+        chains = {name: self._imported.chains[name] for name in first if placed[name].gemm.chain is not None}
+        ends = [name for name in first if self._finishing and placed[name].away and placed[name].grid is None]
+        endings = {name: found for name in ends if (found := self._finder.find(placed[name].members))}
+        self._placed = placed
+        self._levels = [
+            [name for name in first if placed[name].gemm.level == level.index] for level in self._imported.workload.levels
+        ]  # fmt: skip
+        seams = [(name, placed[name].members) for name in first if name in chains or name in endings]
+        if seams != self._seams:  # else the segments between levels stay, with what is prepared for them
+            self._chains, self._endings, self._seams = chains, endings, seams
+            self._order = self._run_order(placed)
+        self._total = sum(len(place.away) for place in placed.values())
+
+    def _run_order(self, placed: Mapping[str, Placed]) -> RunOrder:
+        """Segments and levels. A chain's nodes are all in the chain's level."""
+        levels = {gemm.output: gemm.level for gemm in self._own}
         kept: dict[str, int] = {}
         for found in self._chains.values():
             levels.update(dict.fromkeys(found.outputs, found.chain.level))
@@ -116,8 +136,9 @@ class Walk:
                 kept[tensor] = max(kept.get(tensor, 0), found.chain.level)
         for name, endings in self._endings.items():
             made = [output for ending in endings for node in ending.nodes for output in node.output]
-            levels.update(dict.fromkeys(made, self._placed[name].gemm.level))
-        return run_order(self._imported.model.graph, self._imported.depth, levels, len(self._levels), kept)
+            levels.update(dict.fromkeys(made, placed[name].gemm.level))
+        workload = self._imported.workload
+        return run_order(self._imported.model.graph, self._imported.depth, levels, len(workload.levels), kept)
 
     @property
     def jobs(self) -> tuple[str, ...]:

@@ -60,14 +60,13 @@ class Session:
                 expected="a plan made without --training, or one of a gradient file",
                 remedy="plan the model again without --training, or plan what `cleave-plan gradient` makes of it",
             )  # fmt: skip
-        placed = admit(plan, self._imported.workload)
-        if reproducible:
-            placed = on_grid(placed, self._imported.workload)
+        self._reproducible = reproducible
+        placed = self._admitted(plan)
         self._load = device_load(placed.values())
         self._engine = LocalEngine(workers) if engine is None else engine
-        chosen = self._engine.convolution if isinstance(self._engine, LocalEngine) else Convolution.NUMPY
+        self._chosen = self._engine.convolution if isinstance(self._engine, LocalEngine) else Convolution.NUMPY
         self._memory = self._engine.memory if isinstance(self._engine, LocalEngine) else None
-        self._notes = sent_again(plan) + left_to_numpy(placed.values(), chosen)
+        self._notes = sent_again(plan) + left_to_numpy(placed.values(), self._chosen)
         self._started = False
         try:
             self._walk = Walk(
@@ -101,6 +100,26 @@ class Session:
             raise UsageError(f"device {known[0]!r} is there already", expected="names of devices that are not")
         self._engine.join(devices)
 
+    def change(self, plan: Plan) -> None:
+        """Run the batches that follow as another plan of the same model says, whose tiles are for devices that are there.
+
+        Raises InputFileError when model and plan do not belong together.
+        """
+        placed = self._admitted(plan)
+        self._load = device_load(placed.values())
+        self._notes = sent_again(plan) + left_to_numpy(placed.values(), self._chosen)
+        self._walk.place(placed)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices that are there; none before the first batch that has tiles for one."""
+        return frozenset(self._engine.devices)
+
+    @property
+    def employed(self) -> frozenset[str]:
+        """The devices that have tiles."""
+        return frozenset(self._load)
+
     @property
     def workload(self) -> Workload:
         """The work of one batch."""
@@ -130,6 +149,10 @@ class Session:
     def close(self) -> None:
         """End the workers; results stay."""
         self._engine.stop()
+
+    def _admitted(self, plan: Plan) -> dict[str, Placed]:
+        placed = admit(plan, self._imported.workload)
+        return on_grid(placed, self._imported.workload) if self._reproducible else placed
 
     def __enter__(self) -> Session:
         return self

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from cleave_plan.report.run import incident_text
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet, as_size, as_time
 from cleave_plan.training.run import ServerReport, StepReport, TrainingResult
-from cleave_plan.units import count
+from cleave_plan.units import count, plural
 
 _LISTED = 12
 """Most steps that the terminal report lists."""
@@ -47,12 +48,31 @@ def training_text(result: TrainingResult, screen: Screen, *, model: str, out: st
         facts.append(Fact("checkpoint", "", str(result.checkpoint)))
     facts.append(Fact("model", "", out))
     sheet.facts(facts)
-    incidents = [f"step {report.step}: {incident_text(each)}" for report in result.steps for each in report.incidents]
-    sheet.notes([*result.notes, *incidents])
+    sheet.notes([*result.notes, *(sentence for report in result.steps for sentence in _events(report))])
     if result.steps:
         sheet.heading("Loss")
         sheet.table(_COLUMNS, [_row(report) for report in _spread(result.steps)])
     return sheet.text()
+
+
+def _events(report: StepReport) -> Iterator[str]:
+    """What befell devices in a step, and what became of the plan."""
+    yield from (f"step {report.step}: {incident_text(each)}" for each in report.incidents)
+    change = report.change
+    if change is None:
+        return
+    if change.refused:
+        yield f"step {report.step}: the changed fleet file was not used: {change.refused}"
+    if change.lost or change.joined:
+        who = [f"{word} {', '.join(names)}" for word, names in (("without", change.lost), ("with", change.joined)) if names]
+        what = "the plan was made anew" if change.anew else "the plan stayed as it is"
+        if change.tiles and not change.anew:
+            moved = f"{plural(change.tiles, 'tile')} became {plural(change.pieces, 'piece')} on {plural(change.takers, 'device')}"
+            what = f"in the plan {moved}"
+        yield (
+            f"after step {report.step}, {' and '.join(who)}: {what} in {as_time(change.seconds)}; a batch is predicted to take "
+            f"{as_time(change.batch_s)}, it was {as_time(change.batch_before_s)}"
+        )
 
 
 def _server_fact(server: ServerReport) -> Fact:

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from cleave_plan.errors import UsageError
-from cleave_plan.execution.incidents import Incident
+from cleave_plan.execution.incidents import Incident, Kind
+from cleave_plan.training.crew import CrewChange
 from cleave_plan.training.orders import Memory
 from cleave_plan.training.settings import ScheduleKind, Settings
 from cleave_plan.units import Unit, format_value
@@ -43,7 +44,8 @@ class Duration:
 class StepReport:
     """One step: its number from 1, mean loss of its batches, learning rate, norm of all gradients before clipping.
 
-    ``seconds``: as measured here, the optimizer's among them; bytes as links would have carried them.
+    ``seconds``: as measured here, the optimizer's among them; bytes as links would have carried them. ``incidents``: what
+    befell devices in it; ``change``: what became of the plan after it (None: nothing).
     """
 
     step: int
@@ -55,6 +57,11 @@ class StepReport:
     bytes_down: int
     bytes_up: int
     incidents: tuple[Incident, ...]
+    change: CrewChange | None = None
+
+    def devices(self, *kinds: Kind) -> list[str]:
+        """The devices to which something of these kinds happened, each once."""
+        return list(dict.fromkeys(name for each in self.incidents if each.kind in kinds for name in each.devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

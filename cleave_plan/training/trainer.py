@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from cleave_plan.errors import ExecutionError, RunInterruptedError, UsageError
 from cleave_plan.execution.cores import usable_cores
-from cleave_plan.execution.incidents import Incident
+from cleave_plan.execution.incidents import Incident, Kind
 from cleave_plan.execution.server import RunResult
 from cleave_plan.execution.session import Session
 from cleave_plan.kernels.arrays import Array
@@ -29,6 +29,7 @@ from cleave_plan.plan.plan import Plan
 from cleave_plan.plan.planfile import plan_document
 from cleave_plan.progress import Progress, silent
 from cleave_plan.training.checkpoint import Checkpoint, CheckpointFolder, Found, checkpoints_in
+from cleave_plan.training.crew import Crew
 from cleave_plan.training.data import Batches
 from cleave_plan.training.interruption import interruptions
 from cleave_plan.training.metrics import MetricsFile
@@ -42,11 +43,15 @@ from cleave_plan.training.step import TrainingStep, outputs_of
 class Trainer:
     """One run: ``session`` executes ``step`` (under ``plan``) on ``batches``; ``settings`` say how its parameters move.
 
+    ``crew``: lets the plan follow devices that are lost or come (None: it stays, and what is lost is cut anew each time).
     Raises UsageError for groups that match nothing, InputFileError when weights are missing.
     """
 
-    def __init__(self, step: TrainingStep, plan: Plan, session: Session, batches: Batches, settings: Settings) -> None:
+    def __init__(
+        self, step: TrainingStep, plan: Plan, session: Session, batches: Batches, settings: Settings, *, crew: Crew | None = None
+    ) -> None:  # fmt: skip
         self._step, self._plan, self._session, self._batches, self._settings = step, plan, session, batches, settings
+        self._crew = crew
         settings.require_matches(list(step.gradient.names.gradients))
         initial, statistics = step.initial()
         shards = shards_of(plan, step.imported.workload, elements_of(initial))
@@ -85,7 +90,7 @@ class Trainer:
             came = stack.enter_context(interruptions()) if duration.stoppable else lambda: ""
             reports = []
             for number in range(first, duration.steps):
-                report = self._one(number, duration.steps)
+                report = self._with_change(self._one(number, duration.steps))
                 reports.append(report)
                 if metrics is not None:
                     metrics.write(self._line(report))
@@ -148,6 +153,13 @@ class Trainer:
             step=number + 1, loss=sum(losses) / count, learning_rate=self._settings.learning_rate * share, gradient_norm=norm,
             seconds=now - begin, optimizer_s=now - computed, bytes_down=down, bytes_up=up, incidents=tuple(incidents),
         )  # fmt: skip
+
+    def _with_change(self, report: StepReport) -> StepReport:
+        """Let the plan follow what became of devices in this step."""
+        change = None if self._crew is None else self._crew.meet()
+        if self._crew is not None:
+            self._plan = self._crew.plan
+        return report if change is None else replace(report, change=change)
 
     def _batch(self, number: int, *, where: str) -> RunResult:
         """Run batch ``number`` (from 0) and take in its running statistics; raises ExecutionError when its loss is not finite."""
@@ -229,7 +241,8 @@ class Trainer:
             "gradient_norm": report.gradient_norm, "step_s": report.seconds, "predicted_step_s": self._predicted_s,
             "optimizer_s": report.optimizer_s, "samples_per_s": self._samples / report.seconds,
             "bytes_down": report.bytes_down, "bytes_up": report.bytes_up,
-            "lost_devices": [device for incident in report.incidents for device in incident.devices],
+            "lost_devices": report.devices(Kind.LOST, Kind.WRONG), "joined_devices": report.devices(Kind.JOINED),
+            "change": None if report.change is None else asdict(report.change),
             "servers": [asdict(server) for server in self._server_reports()],
         }  # fmt: skip
         if self._tokens is not None:

@@ -131,7 +131,9 @@ def test_a_device_that_is_dropped_takes_no_other_with_it(engine: LocalEngine) ->
 def test_a_device_that_joins_late_can_be_sent_tiles(engine: LocalEngine) -> None:
     """It is said when it is there, and only then it takes tasks."""
     engine.join(("d",))
+    engine.join(("d",))
     assert set(engine.devices) == {"a", "b", "c"}
+    assert len(engine.processes) == 3
     assert engine.collect(20) == Joined(devices=("d",))
     engine.send(Task(0, 0, "d", WHOLE))
     (event,) = events_until_idle(engine, 1)

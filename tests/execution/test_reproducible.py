@@ -62,6 +62,24 @@ def test_every_plan_gives_the_same_bits(tmp_path: Path, build: Callable[[Path], 
         assert bits(path, plan)[1] == first
 
 
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_a_session_whose_plan_changes(tmp_path: Path, reproducible: bool) -> None:
+    """From GEMMs to chains, to the server alone and back: each batch is, bit for bit, that of a session of its plan."""
+    path = attention_block(tmp_path / "model.onnx")
+    imported = load_model(path)
+    inputs = random_inputs(imported)
+    cut = random_plan(imported.workload, seed=2, cuts=6, keep=0.2)
+    plans = [cut, with_chains(cut, imported.workload), hand_plan(imported.workload, {}), cut]
+    with Session(plans[0], path, engine=InProcess(), reproducible=reproducible) as changing:
+        for plan in plans:
+            changing.change(plan)
+            result = changing.run(inputs)
+            with Session(plan, path, engine=InProcess(), reproducible=reproducible) as own:
+                wanted = own.run(inputs)
+            assert result.gemms_on_devices == wanted.gemms_on_devices
+            assert all(np.array_equal(value, wanted.outputs[name]) for name, value in result.outputs.items())
+
+
 def with_chains(plan: Plan, workload: Workload) -> Plan:
     """``plan`` with the chains of the model cut as such, at random."""
     apart = [each for each in plan.assignments if not any(set(each.gemms) <= set(chain.gemms) for chain in workload.chains)]

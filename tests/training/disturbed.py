@@ -1,7 +1,7 @@
 """``python disturbed.py MODEL DATA FOLDER [--kill-worker N] [--join N] [--kill-server N]``: six devices, and what befalls them.
 
-What is killed is killed some milliseconds after step N is done, while the next one runs. The run resumes when there is something
-to resume from; metrics and checkpoints are written into FOLDER.
+What is killed is killed some milliseconds after step N is done, while the next one runs; to join, a seventh device is written
+into the fleet file. The run resumes when there is something to resume from; metrics and checkpoints are written into FOLDER.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import signal
 import threading
 from pathlib import Path
 
-from cleave_plan.api import generate_fleet, make_plan
+from cleave_plan.api import generate_fleet, make_plan, save_fleet
 from cleave_plan.api.models import gradient_request
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.session import Session
+from cleave_plan.fleet.identity import make_fleet
+from cleave_plan.training.crew import Crew, FleetFile
 from cleave_plan.training.data import batches_of
 from cleave_plan.training.run import Duration
 from cleave_plan.training.settings import Schedule, ScheduleKind, Settings
@@ -39,12 +41,14 @@ def main() -> None:
     options = parser.parse_args()
     dims = {"batch": BATCH, "seq": SEQUENCE}
     step = training_step(options.model, *gradient_request(loss="cross-entropy", dims=dims))
-    fleet = generate_fleet(6, preset="measured-2023", seed=1)
-    plan = make_plan(training_workload(step.imported.workload), fleet, without=["server"])
+    fleet, file = generate_fleet(6, preset="measured-2023", seed=1), options.folder / "fleet.yaml"
+    newcomer = generate_fleet(7, preset="measured-2023", seed=2).devices[6]
+    save_fleet(fleet, file)
+    workload = training_workload(step.imported.workload)
+    plan = make_plan(workload, fleet, without=["server"])
     engine = LocalEngine(3)
     checkpoints = options.folder / "checkpoints"
     resumes = checkpoints.exists()
-    lost: list[str] = []
 
     def kill(process: int) -> None:
         threading.Timer(0.01, os.kill, (process, signal.SIGKILL)).start()
@@ -53,12 +57,9 @@ def main() -> None:
         if resumes:
             return
         if done == options.kill_worker:
-            lost.extend(engine.devices)
             kill(engine.processes[0])
         if done == options.join:
-            missing = [device for device in lost if device not in engine.devices]
-            assert missing
-            engine.join(missing)
+            save_fleet(make_fleet(fleet.name, fleet.servers, [*fleet.devices, newcomer]), file)
         if done == options.kill_server:
             kill(os.getpid())
 
@@ -67,7 +68,8 @@ def main() -> None:
     )
     with Session(plan, step.imported, engine=engine, reproducible=SETTINGS.reproducible) as session:
         batches = batches_of(options.data, step.inputs, seed=SETTINGS.seed, shuffle=SETTINGS.shuffle)
-        result = Trainer(step, plan, session, batches, SETTINGS).run(duration, observe)
+        crew = Crew(plan, workload, fleet, session, file=FleetFile(file))
+        result = Trainer(step, plan, session, batches, SETTINGS, crew=crew).run(duration, observe)
     print(f"{plan.predicted.devices_used} devices", *result.notes, sep="\n")
 
 

@@ -126,7 +126,8 @@ class Engine(Protocol):
         """Identities that tasks can be sent to: started or joined, and not reported lost."""
 
     def join(self, devices: Sequence[str]) -> None:
-        """Let devices come late; returns at once, and ``collect`` says when they are there."""
+        """Let devices come late; returns at once, and ``collect`` says when they are there. Those that were asked before are not
+        asked twice."""
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """An array without values, for operands that are about to be made."""

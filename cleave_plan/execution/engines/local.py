@@ -107,8 +107,10 @@ class LocalEngine:
             self._spawn(devices, late=False)
 
     def join(self, devices: Sequence[str]) -> None:
-        """Let devices come late, on one new worker; ``collect`` says when they are there."""
-        self._spawn(tuple(devices), late=True)
+        """Let devices come late, on one new worker; ``collect`` says when they are there. Those on their way are left out."""
+        coming = {name for worker in self._workers if worker.late for name in worker.devices}
+        if fresh := tuple(name for name in devices if name not in coming):
+            self._spawn(fresh, late=True)
 
     @property
     def devices(self) -> tuple[str, ...]:
