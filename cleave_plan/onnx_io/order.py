@@ -7,8 +7,7 @@ file does, so a sorted file keeps its order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx
 
@@ -34,41 +33,30 @@ def sort_nodes(graph: onnx.GraphProto, where: str) -> tuple[NodeView, ...]:
 
 def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[NodeView, ...]:
     own = graph_sources(graph)
-    nodes = _without_repeats(views_of(graph.node))
+    nodes = views_of(graph.node)
     # What is read, and what the graph gives out, is one of these.
-    refuse_damaged(chain(own, _given_names(nodes)), where)
-    maker = {name: index for index, view in enumerate(nodes) for name in view.made}
-    if len(maker) < sum([len(view.made) for view in nodes]) or not own.isdisjoint(maker):
-        _refuse_repeats(nodes, own, where)
-    sources = own.union(outer)
+    refuse_damaged([*own, *_given_names(nodes)], where)
+    there = own.union(outer)
+    if not _stand_in_order(nodes, there):
+        nodes = _put_in_order(graph, nodes, own, own.union(outer), where)
+        there.update(*(view.made for view in nodes))
     for value in graph.output[:]:
-        if (name := value.name) not in maker and name not in sources:
+        if (name := value.name) not in there:
             raise InputFileError(f"nothing defines the output {name!r}", where=where, expected="an output that a node makes")
-    order = _stable_order(nodes, maker, sources, where)
-    if len(nodes) < len(graph.node) or order is not None:
-        # Copies, because emptying the field would empty the nodes that are to go back into it.
-        kept = [nodes[index] for index in order] if order is not None else nodes
-        copies = [onnx.NodeProto.FromString(view.node.SerializeToString()) for view in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
-        nodes = views_of(graph.node)
-    visible: set[str] = set()
     for view in nodes:
         for inner in view.bodies:
-            visible = visible or sources.union(maker)
-            _sort(inner, visible, f"{where}: {node_label(view.node)}")
+            _sort(inner, there, f"{where}: {node_label(view.node)}")
     return nodes
 
 
-def _given_names(nodes: Iterable[NodeView]) -> Iterator[str]:
+def _given_names(nodes: Iterable[NodeView]) -> list[str]:
     """The names that nodes give: their own, their operators', those of their attributes and of what they make."""
+    names: list[str] = []
     for view in nodes:
-        yield view.op
-        yield view.domain
-        yield view.name
-        yield from view.outputs
-        for attribute in view.attributes:
-            yield attribute.name
+        names += (view.op, view.domain, view.name, *view.outputs)
+        if view.attributes:
+            names += [attribute.name for attribute in view.attributes]
+    return names
 
 
 def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
@@ -95,27 +83,41 @@ def _refuse_repeats(nodes: Iterable[NodeView], own: Iterable[str], where: str) -
             there.add(output)
 
 
-def _stable_order(nodes: Sequence[NodeView], maker: dict[str, int], sources: set[str], where: str) -> list[int] | None:
-    """Indices of ``nodes`` in the order they run, None when they stand in it already."""
-    if _stand_in_order(nodes, sources.difference(maker)):
-        return None
+def _stand_in_order(nodes: Iterable[NodeView], there: set[str]) -> bool:
+    """Whether each node reads only what is ``there`` at first or made before it, and makes only what is not there yet.
+
+    Then ``there`` holds what they make, too.
+    """
+    count = len(there)
     for view in nodes:
+        if not there.issuperset(view.reads):
+            return False
+        made = view.made
+        there.update(made)
+        count += len(made)
+    return len(there) == count
+
+
+def _put_in_order(
+    graph: onnx.GraphProto, nodes: tuple[NodeView, ...], own: Collection[str], sources: Collection[str], where: str
+) -> tuple[NodeView, ...]:
+    """The views of the nodes of ``graph`` after they were sorted; it has the tensors ``own`` by itself, ``sources`` with those of
+    the graphs around it. Errors are those of :func:`sort_nodes`."""
+    kept = _without_repeats(nodes)
+    _refuse_repeats(kept, own, where)
+    maker = {name: index for index, view in enumerate(kept) for name in view.made}
+    for view in kept:
         for name in view.reads:
             if name not in maker and name not in sources:
                 raise InputFileError(
                     f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
                     expected="a graph input, an initialiser or a node's output",
                 )  # fmt: skip
-    return _kahn(nodes, maker, where)
-
-
-def _stand_in_order(nodes: Iterable[NodeView], there: set[str]) -> bool:
-    """Whether each node reads only what is ``there`` at first or made before it; ``there`` is used up."""
-    for view in nodes:
-        if not there.issuperset(view.reads):
-            return False
-        there.update(view.made)
-    return True
+    # Copies, because emptying the field would empty the nodes that are to go back into it.
+    copies = [onnx.NodeProto.FromString(kept[index].node.SerializeToString()) for index in _kahn(kept, maker, where)]
+    del graph.node[:]
+    graph.node.extend(copies)
+    return views_of(graph.node)
 
 
 def _kahn(nodes: Sequence[NodeView], maker: dict[str, int], where: str) -> list[int]:
