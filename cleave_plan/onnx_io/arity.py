@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.common_shapes import COMMON_RULES
 from cleave_plan.onnx_io.inference import NodeInference
 from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.shape_rules import SHAPE_RULES
 from cleave_plan.onnx_io.views import NodeView
-from cleave_plan.units import plural
 
 # Operators of the standard domain that must have more than one input in every operator set.
 _LEAST: dict[str, int] = {
@@ -30,6 +31,7 @@ _CHANGED: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 
 
+@cache
 def least_inputs(op: str, opset: int) -> int | None:
     """The least number of inputs of a standard operator in operator set ``opset``; None where it is not written down here.
 
@@ -53,6 +55,8 @@ def refuse_too_few(view: NodeView, inference: NodeInference, where: str) -> None
         return
     for kind, there, needed in (("input", view.inputs, schema.min_input), ("output", view.outputs, min(schema.min_output, 1))):
         if len(there) < needed:
+            from cleave_plan.units import plural
+
             raise InputFileError(
                 f"{node_label(view.node)} has {plural(len(there), kind)}", where=where,
                 expected=f"{plural(needed, kind)} or more, as the operator is defined",

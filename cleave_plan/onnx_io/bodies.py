@@ -18,7 +18,7 @@ from cleave_plan.onnx_io.elements import dtype_of
 from cleave_plan.onnx_io.facts import UNKNOWN, ShapeContradictionError
 from cleave_plan.onnx_io.matrix_work import may_hold_matrix_work
 from cleave_plan.onnx_io.naming import inside, unique_names
-from cleave_plan.onnx_io.operators import OPERATORS
+from cleave_plan.onnx_io.operators import RULES, rule_of
 from cleave_plan.onnx_io.parameters import constant_tensors
 from cleave_plan.onnx_io.phases import phase_of
 from cleave_plan.onnx_io.regions import Pass, Region
@@ -147,7 +147,7 @@ def _work_of(made: Pass, region: Region, around: Enclosing) -> InnerWork:
     for view, name in zip(nodes, unique_names(nodes), strict=True):
         path = inside(region.path, name)
         inner = made.regions.get(view.first_output)
-        operator = OPERATORS.get((view.domain, view.op))
+        operator = rule_of(view.kind)
         if inner is not None:
             parts.append(work_inside(inner, scope))
         elif operator is not None:
@@ -212,7 +212,7 @@ def _unwalked(region: Region, graph: onnx.GraphProto) -> InnerWork:
 def _workers(graph: onnx.GraphProto, path: str) -> Iterator[tuple[str, NodeView]]:
     nodes = views_of(graph.node)
     for view, name in zip(nodes, unique_names(nodes), strict=True):
-        if (view.domain, view.op) in OPERATORS or may_hold_matrix_work(view.domain, view.op):
+        if view.kind in RULES or may_hold_matrix_work(view.domain, view.op):
             yield inside(path, name), view
         for inner in view.bodies:
             yield from _workers(inner, inside(path, name))

@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 from cleave_plan.kernels.chain import ChainProduct
 from cleave_plan.onnx_io.chain_sides import Folding
 from cleave_plan.onnx_io.chain_steps import ELEMENTWISE, RELABEL, StepBuilder
-from cleave_plan.onnx_io.surroundings import NoChainError, Surroundings, may_be_scores
+from cleave_plan.onnx_io.matrix_products import may_be_scores
+from cleave_plan.onnx_io.surroundings import NoChainError, Surroundings
 from cleave_plan.workload.attention import forward_chain
 from cleave_plan.workload.graph import Chain
 

@@ -12,6 +12,9 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.external import is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, fact_of_value, is_small, tensor_to_array
 
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+"""Operators that give other values at each run."""
+
 
 def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     """What a tensor's header says, and its values when it is small.

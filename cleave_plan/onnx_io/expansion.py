@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
 from onnx import helper
 
-from cleave_plan.onnx_io.facts import UNKNOWN, Fact
+from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.matrix_work import OWN
-from cleave_plan.onnx_io.operators import OPERATORS, operator_of
+from cleave_plan.onnx_io.naming import Origin
+from cleave_plan.onnx_io.operators import FUSED, operator_of
 from cleave_plan.onnx_io.quantised_pairs import Pairs
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.rules.builder import Builder, DeclinedError
 from cleave_plan.onnx_io.views import NodeView, view_of
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The node of the file that an expansion stands for."""
-
-    name: str
-    op: str
 
 
 def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[str]) -> tuple[ModelFile, Mapping[str, Origin]]:
@@ -38,8 +31,7 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
     origins = {name: Origin(name, op) for name, op in stood_for.items()}
     opset = file.opsets[""]
     for name, view in found:
-        operator = OPERATORS.get((view.domain, view.op))
-        builder = None if operator is None or operator.expand is None else expansion_of(view.node, name, facts, opset)
+        builder = expansion_of(view.node, name, facts, opset) if view.kind in FUSED else None
         if builder is None:
             nodes.append(view)
             continue
@@ -65,7 +57,6 @@ def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], ops
     try:
         operator.forms(node, [facts.get(tensor, UNKNOWN).sizes if tensor else None for tensor in node.input[:]])
         operator.expand(builder)
-    # A contradiction, also one that NumPy finds (sizes beyond its count), is told when the node's own forms are asked for.
-    except (DeclinedError, ValueError):
+    except (DeclinedError, ShapeContradictionError):  # a contradiction is told when the node's own forms are asked for
         return None
     return builder

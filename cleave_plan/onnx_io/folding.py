@@ -27,9 +27,6 @@ MOVERS = frozenset(
 _UPDATERS = {"ScatterElements": 2, "ScatterND": 2}
 """Movers that also take elements from a later input."""
 
-RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
-"""Operators that give other values at each run."""
-
 
 class CannotFoldError(ValueError):
     """The reference implementation refuses the node, or there is none."""

@@ -91,5 +91,5 @@ def question(view: NodeView, inputs: Sequence[Fact]) -> object:
         return None
     made = len(view.outputs) if len(view.made) == len(view.outputs) else tuple(map(bool, view.outputs))
     if not view.attributes:
-        return view.domain, view.op, known, made
-    return view.domain, view.op, known, made, *[attribute.SerializeToString() for attribute in view.attributes]
+        return view.kind, known, made
+    return view.kind, known, made, *[attribute.SerializeToString() for attribute in view.attributes]

@@ -44,12 +44,12 @@ def schedule(nodes: Sequence[NodeView], gemms: Collection[int]) -> Schedule:
 
 
 def live_bytes(
-    graph: onnx.GraphProto, nodes: Sequence[NodeView], plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int | None],
+    graph: onnx.GraphProto, nodes: Sequence[NodeView], plan: Schedule, gemms: Collection[int], sizes: Mapping[str, int],
     constants: Collection[str], kept: Collection[str] = (),
 ) -> tuple[int | None, ...]:  # fmt: skip
     """Bytes of activations alive during each level: what it reads, what it makes, and what later nodes still need.
 
-    ``sizes`` are bytes of tensors (None or absent: unknown, which makes every level that holds the tensor unknown);
+    ``sizes`` are bytes of tensors (absent: unknown, which makes every level that holds the tensor unknown);
     ``constants`` (weights and what is derived from them alone) do not count. Graph outputs and ``kept`` tensors live to the end.
     """
     first = {value.name: 0 for value in graph.input[:]}

@@ -48,6 +48,10 @@ NO_MATRIX_WORK: dict[str, frozenset[str]] = {
 """Operators outside the ONNX standard that are known to hold none; any other stranger is assumed to hold some."""
 
 
+WRITTEN_OUT = frozenset({("", "LinearAttention"), ("", "CausalConvWithState"), ("ai.onnx.preview", "FlexAttention")})
+"""Domain and name of the operators that are written out as the standard defines them."""
+
+
 def domain_of(node: onnx.NodeProto) -> str:
     """The operator's domain, "" for standard ONNX under either of its names."""
     return "" if node.domain in STANDARD else str(node.domain)

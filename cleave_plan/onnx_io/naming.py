@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import onnx
 
 from cleave_plan.onnx_io.views import NodeView, views_of
+
+
+class Origin(NamedTuple):
+    """The node of the file that a node which was written out stands for, or for a part of."""
+
+    name: str
+    op: str
 
 
 def unique_names(nodes: Sequence[NodeView]) -> list[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from cleave_plan.onnx_io.bindings import Bindings
-from cleave_plan.onnx_io.bodies import Choice
-from cleave_plan.onnx_io.shapes import ShapeWalk
 from cleave_plan.workload.graph import ServerOperator, UnknownWork
+
+if TYPE_CHECKING:
+    from cleave_plan.onnx_io.bindings import Bindings
+    from cleave_plan.onnx_io.bodies import Choice
+    from cleave_plan.onnx_io.shapes import ShapeWalk
 
 
 def make_notes(

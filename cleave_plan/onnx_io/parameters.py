@@ -9,10 +9,10 @@ from pathlib import Path
 
 import onnx
 
+from cleave_plan.onnx_io.constants import RANDOM
 from cleave_plan.onnx_io.elements import FLOAT_CODES, WEIGHT_DTYPES, dtype_of
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact
-from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.views import NodeView, views_of
 
 

@@ -10,26 +10,27 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
 from cleave_plan.errors import InputFileError
-from cleave_plan.onnx_io import folding
 from cleave_plan.onnx_io.agreement import filled
 from cleave_plan.onnx_io.arithmetic import VALUE_RULES, fact_on, is_plain
 from cleave_plan.onnx_io.arity import refuse_too_few
 from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
-from cleave_plan.onnx_io.constants import constant_fact, initialiser_facts
-from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
+from cleave_plan.onnx_io.constants import RANDOM, constant_fact, initialiser_facts
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
 from cleave_plan.onnx_io.matrix_work import MICROSOFT
-from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
 from cleave_plan.onnx_io.naming import inside, unique_names
 from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.regions import Pass, Region
-from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
+from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES, ShapeRule
 from cleave_plan.onnx_io.views import NodeView, view_of, views_of
+
+if TYPE_CHECKING:
+    from cleave_plan.onnx_io.control_flow import ControlFlow, Scope
 
 # Operators whose output size depends on values, and is no larger than their input: safe to compute on small tensors.
 _SIZE_FROM_VALUES = frozenset({"NonZero", "Compress", "Unique"})
@@ -103,17 +104,17 @@ class ShapeWalk:
                 answer = self._visit(view, scope)
             if answer.fault and not self._depth:
                 self._note_fault(view, answer)
-            for name, fact in zip(view.outputs, answer.outputs, strict=True):
+            for place, name in enumerate(view.outputs):
                 if not name:
                     continue
-                claimed = None if answer.fault else claims.get(name)
-                if claimed is None or _says(claimed.type, fact):
-                    known = fact
-                else:
-                    known = self._completed(fact, claimed.type, view.node, name)
-                if known.sizes is None and not self._depth and not answer.fault:
-                    known = self._named(known, name, view, scope)
-                scope[name] = known
+                fact = answer.outputs[place]
+                if not answer.fault:
+                    claimed = claims.get(name)
+                    if claimed is not None and not _says(claimed.type, fact):
+                        fact = self._completed(fact, claimed.type, view.node, name)
+                    if fact.sizes is None and not self._depth:
+                        fact = self._named(fact, name, view, scope)
+                scope[name] = fact
         return regions
 
     def add(self, node: onnx.NodeProto, scope: Scope) -> None:
@@ -136,7 +137,8 @@ class ShapeWalk:
     def _visit(self, view: NodeView, scope: Scope) -> Answer:
         if view.op == "Constant" and not view.domain:
             return Answer(filled([constant_fact(view.attributes, self.path)], len(view.outputs)))
-        inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
+        fact_of = scope.get
+        inputs = [fact_of(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         key = question(view, inputs)
         answer = None if key is None else self._answers.get(key)
         if answer is None:
@@ -166,7 +168,7 @@ class ShapeWalk:
         plain = None if common is None else common(node, padded)
         if plain is not None:
             return Answer(filled(plain, len(view.outputs)))
-        rule = MICROSOFT_RULES.get(op) if domain == MICROSOFT else SHAPE_RULES.get((domain, op))
+        rule = _microsoft_rule(op) if domain == MICROSOFT else SHAPE_RULES.get(view.kind)
         try:
             if rule is not None:
                 return Answer(filled(rule(node, padded), len(view.outputs)))
@@ -179,11 +181,13 @@ class ShapeWalk:
 
     def _with_values(self, view: NodeView, inputs: list[Fact], answer: Answer) -> Answer:
         """Add the outputs' values, where they are small."""
-        if answer.fault or view.op in folding.RANDOM:
+        if answer.fault or view.op in RANDOM:
             return answer
         values = [fact.value for fact in inputs]
         if any(fact.value is not None for fact in answer.outputs) or not self._may_fold(view, answer.outputs):
             return answer
+        from cleave_plan.onnx_io import folding
+
         partly = any(value is not None and value.dtype == object for value in values)
         evaluate = folding.evaluate_partly if partly else folding.evaluate
         try:
@@ -207,8 +211,7 @@ class ShapeWalk:
         inputs = [scope.get(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         node = view.node
         if not view.domain and view.op in ("If", "Loop", "Scan"):
-            # Only where it is needed: the two hold each other, and would wait for the collector.
-            flow = self._flow = self._flow or ControlFlow(self, self.trips)
+            flow = self._flow = self._flow or self._control_flow()
             if view.op == "If":
                 outcome = flow.branches(node, inputs, scope, path)
             elif view.op == "Loop":
@@ -221,6 +224,12 @@ class ShapeWalk:
         bodies = () if view.domain else view.bodies
         reason = f"how often {view.op} runs its bodies is not known"
         return answer, Region(path=path, op=view.op, unwalked=bodies, reason=reason)
+
+    def _control_flow(self) -> ControlFlow:
+        """What walks the bodies; only where it is needed: the two hold each other, and would wait for the collector."""
+        from cleave_plan.onnx_io.control_flow import ControlFlow
+
+        return ControlFlow(self, self.trips)
 
     def body(self, graph: onnx.GraphProto, given: Sequence[Fact], scope: Scope, path: str) -> Pass | None:
         """A walk through a subgraph of the node at ``path``; None when it is nested too deeply or the walk's budget is used."""
@@ -271,6 +280,12 @@ class ShapeWalk:
             self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
             return Fact(elem=elem, shape=fact.shape, value=fact.value)
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def _microsoft_rule(op: str) -> ShapeRule | None:
+    from cleave_plan.onnx_io.microsoft import MICROSOFT_RULES
+
+    return MICROSOFT_RULES.get(op)
 
 
 def _says(claimed: onnx.TypeProto, fact: Fact) -> bool:

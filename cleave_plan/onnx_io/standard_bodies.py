@@ -15,13 +15,10 @@ from onnx import helper, inliner
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.facts import UNKNOWN, Fact, type_of_fact
-from cleave_plan.onnx_io.matrix_work import OWN
+from cleave_plan.onnx_io.matrix_work import OWN, WRITTEN_OUT
 from cleave_plan.onnx_io.order import sort_nodes
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.views import NodeView
-
-WRITTEN_OUT = frozenset({("", "LinearAttention"), ("", "CausalConvWithState"), ("ai.onnx.preview", "FlexAttention")})
-"""Domain and name."""
 
 
 def write_out_bodies(file: ModelFile, facts: Mapping[str, Fact]) -> ModelFile | None:
@@ -31,7 +28,7 @@ def write_out_bodies(file: ModelFile, facts: Mapping[str, Fact]) -> ModelFile | 
     cannot put a body in the place of its node.
     """
     model = file.model
-    defined = [view for view in file.nodes if (view.domain, view.op) in WRITTEN_OUT]
+    defined = [view for view in file.nodes if view.kind in WRITTEN_OUT]
     found = [(view, body) for view in defined if (body := _body(view, facts, file.opsets)) is not None]
     if not found:
         return None

@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleave_plan.dtypes import DType
-from cleave_plan.onnx_io.folding import RANDOM
+from cleave_plan.onnx_io.constants import RANDOM
 from cleave_plan.onnx_io.levels import Schedule
 from cleave_plan.onnx_io.views import NodeView
-from cleave_plan.workload.gemm import Gemm, Role
-
-_FLOATS = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+from cleave_plan.workload.gemm import Gemm
 
 
 class NoChainError(Exception):
@@ -82,10 +80,3 @@ def fixed_tensors(
         ):
             fixed.update(view.made)
     return fixed
-
-
-def may_be_scores(gemm: Gemm) -> bool:
-    """Whether a GEMM, as far as it can tell itself, can stand at either end of a chain."""
-    if gemm.op != "MatMul" or gemm.pinned or gemm.repeats != 1 or gemm.macs == 0:
-        return False
-    return all(operand.role is Role.ACTIVATION and operand.dtype in _FLOATS for operand in (gemm.a, gemm.b))

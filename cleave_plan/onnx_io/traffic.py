@@ -14,8 +14,8 @@ _HEADER_READERS = frozenset({"Shape", "Size", "EyeLike", "RandomNormalLike", "Ra
 _PICKERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 
-def bytes_moved(view: NodeView, sizes: Mapping[str, int | None]) -> int | None:
-    """Bytes read plus written by a node, its subgraphs included; None when a size is unknown."""
+def bytes_moved(view: NodeView, sizes: Mapping[str, int]) -> int | None:
+    """Bytes read plus written by a node, its subgraphs included; None when one of them is not in ``sizes``."""
     if not view.domain and view.op in _VIEWS:
         return 0
     written = _total(view.made, sizes)
@@ -31,11 +31,8 @@ def bytes_moved(view: NodeView, sizes: Mapping[str, int | None]) -> int | None:
     return None if read is None or written is None else read + written
 
 
-def _total(names: Sequence[str], sizes: Mapping[str, int | None]) -> int | None:
-    total = 0
-    for name in names:
-        size = sizes.get(name)
-        if size is None:
-            return None
-        total += size
-    return total
+def _total(names: Sequence[str], sizes: Mapping[str, int]) -> int | None:
+    try:
+        return sum([sizes[name] for name in names])
+    except KeyError:
+        return None

@@ -16,10 +16,9 @@ from onnx import helper, numpy_helper
 
 from cleave_plan.onnx_io.attributes import get_int, get_ints
 from cleave_plan.onnx_io.constants import tensor_fact
-from cleave_plan.onnx_io.expansion import Origin
 from cleave_plan.onnx_io.facts import Fact
-from cleave_plan.onnx_io.naming import inside, unique_names
-from cleave_plan.onnx_io.operators import OPERATORS
+from cleave_plan.onnx_io.naming import Origin, inside, unique_names
+from cleave_plan.onnx_io.operators import RULES
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.shapes import ShapeWalk
@@ -68,7 +67,7 @@ def _steps_of(region: Region, opset: int) -> int:
         return 0
     made, times = region.passes[0]
     views = views_of(made.graph.node)
-    has_work = any((view.domain, view.op) in OPERATORS for view in views)
+    has_work = any(view.kind in RULES for view in views)
     return times if has_work and times is not None and times <= MOST_STEPS and not any(view.bodies for view in views) else 0
 
 

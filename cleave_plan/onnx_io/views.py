@@ -16,13 +16,14 @@ from cleave_plan.onnx_io.matrix_work import STANDARD
 
 
 class NodeView(NamedTuple):
-    """One node. ``domain`` is "" for standard ONNX under either of its names; ``inputs`` and ``outputs`` have "" where an
-    optional one is absent; ``made`` are the outputs without those; ``reads`` the tensors that it reads, with what its subgraphs
-    capture; ``attributes`` its attributes; ``bodies`` its subgraphs."""
+    """One node. ``domain`` is "" for standard ONNX under either of its names, ``kind`` that and the operator; ``inputs`` and
+    ``outputs`` have "" where an optional one is absent; ``made`` are the outputs without those; ``reads`` the tensors that it
+    reads, with what its subgraphs capture; ``attributes`` its attributes; ``bodies`` its subgraphs."""
 
     node: onnx.NodeProto
     op: str
     domain: str
+    kind: tuple[str, str]
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -53,8 +54,10 @@ def view_of(node: onnx.NodeProto) -> NodeView:
         reads += tuple(_captured(bodies))
     if domain in STANDARD:
         domain = ""
-    # What NodeView(...) does, without its call of ten arguments: this runs once for each node of a model.
-    return tuple.__new__(NodeView, (node, node.op_type, domain, node.name, inputs, outputs, made, reads, attributes, bodies))
+    # What NodeView(...) does, without its call of eleven arguments: this runs once for each node of a model.
+    op = node.op_type
+    fields = (node, op, domain, (domain, op), node.name, inputs, outputs, made, reads, attributes, bodies)
+    return tuple.__new__(NodeView, fields)
 
 
 def views_of(nodes: Iterable[onnx.NodeProto]) -> tuple[NodeView, ...]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cleave_plan.onnx_io.bindings import Bindings
 from cleave_plan.onnx_io.constants import initialiser_facts
-from cleave_plan.onnx_io.expansion import Origin, expand_fused
 from cleave_plan.onnx_io.facts import Fact
-from cleave_plan.onnx_io.matrix_work import MICROSOFT
-from cleave_plan.onnx_io.naming import unique_names
-from cleave_plan.onnx_io.operators import OPERATORS
+from cleave_plan.onnx_io.matrix_work import MICROSOFT, WRITTEN_OUT
+from cleave_plan.onnx_io.naming import Origin, unique_names
+from cleave_plan.onnx_io.operators import FUSED
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.regions import Region
 from cleave_plan.onnx_io.shapes import ShapeWalk
-from cleave_plan.onnx_io.standard_bodies import write_out_bodies
-from cleave_plan.onnx_io.unrolling import write_out_scans
-from cleave_plan.onnx_io.views import NodeView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,12 +31,22 @@ class Walked:
 def walked(file: ModelFile, bindings: Bindings, trips: Mapping[str, int]) -> Walked:
     """Walk over ``file`` with its inputs as bound; raises InputFileError for what contradicts itself."""
     walk, facts, regions = _walk(file, bindings, trips)
-    written = write_out_bodies(file, facts)
-    if written is not None:
-        file = written
-        walk, facts, regions = _walk(file, bindings, trips)
-    file, origins = write_out_scans(file, regions, facts, walk) if regions else (file, {})
-    if _may_expand(file.nodes):
+    origins: dict[str, Origin] = {}
+    # Each of these rooms is opened when a model needs it: most need none.
+    if _has_any(file, WRITTEN_OUT):
+        from cleave_plan.onnx_io.standard_bodies import write_out_bodies
+
+        written = write_out_bodies(file, facts)
+        if written is not None:
+            file = written
+            walk, facts, regions = _walk(file, bindings, trips)
+    if regions:
+        from cleave_plan.onnx_io.unrolling import write_out_scans
+
+        file, origins = write_out_scans(file, regions, facts, walk)
+    if _has_any(file, _EXPANDABLE):
+        from cleave_plan.onnx_io.expansion import expand_fused
+
         file, expanded = expand_fused(file, facts, unique_names(file.nodes))
         origins |= {name: origins.get(origin.name, origin) for name, origin in expanded.items()}
     return Walked(file=file, walk=walk, facts=facts, regions=regions, origins=origins)
@@ -52,13 +58,10 @@ def _walk(file: ModelFile, bindings: Bindings, trips: Mapping[str, int]) -> tupl
     return walk, facts, walk.run(file.model.graph, facts, nodes=file.nodes)
 
 
-def _may_expand(nodes: Sequence[NodeView]) -> bool:
-    """Whether a node may stand for others: a fused one, or a dequantisation before a product."""
-    return not _EXPANDABLE.isdisjoint([(view.domain, view.op) for view in nodes])
+def _has_any(file: ModelFile, kinds: frozenset[tuple[str, str]]) -> bool:
+    """Whether a node of the outermost graph is one of ``kinds``."""
+    return not kinds.isdisjoint([view.kind for view in file.nodes])
 
 
-_EXPANDABLE = frozenset(
-    [(domain, "DequantizeLinear") for domain in ("", MICROSOFT)]
-    + [kind for kind, operator in OPERATORS.items() if operator.expand is not None]
-)
+_EXPANDABLE = FUSED | {("", "DequantizeLinear"), (MICROSOFT, "DequantizeLinear")}
 """Domain and name of the operators that may stand for others, or for a part of one."""

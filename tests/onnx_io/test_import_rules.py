@@ -15,7 +15,7 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.expansion import expansion_of
 from cleave_plan.onnx_io.facts import Fact, ShapeContradictionError
-from cleave_plan.onnx_io.operators import OPERATORS, operator_of
+from cleave_plan.onnx_io.operators import FUSED, RULES, operator_of, rule_of
 from cleave_plan.workload.gemm import Gemm, GemmShape, Role
 
 from import_cases import load, model, value  # isort: skip
@@ -241,8 +241,11 @@ def test_a_contradiction_names_the_node(tmp_path: Path) -> None:
 def test_rules_are_complete() -> None:
     """Each operator can be computed in tiles, is spread over nodes that can, or is only ever part of another."""
     whole_only = {(MICROSOFT, "MatMulBnb4"), ("cleave_plan", "Recurrence")}
-    for key, operator in OPERATORS.items():
+    for key in RULES:
+        operator = rule_of(key)
+        assert operator is not None
         assert operator.lower or operator.expand or key in whole_only, key
+        assert (operator.expand is not None) == (key in FUSED), key
 
 
 def test_weights_behind_a_transpose_stay_weights(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_weights_behind_a_transpose_stay_weights(tmp_path: Path) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(
-    key=st.sampled_from(sorted(OPERATORS)), shapes=st.lists(st.lists(st.integers(0, 4), max_size=5).map(tuple), min_size=1,
+    key=st.sampled_from(sorted(RULES)), shapes=st.lists(st.lists(st.integers(0, 4), max_size=5).map(tuple), min_size=1,
     max_size=12),
     numbers=st.dictionaries(st.sampled_from(NUMBERS), st.integers(-2, 4)), lists=st.dictionaries(st.sampled_from(LISTS),
     st.lists(st.integers(-1, 3), max_size=4)),
@@ -272,7 +275,8 @@ def test_impossible_operands_are_told(
     attributes: dict[str, Any] = {**numbers, **{name: items for name, items in lists.items() if items}}
     names = [f"i{place}" for place in range(len(shapes))]
     made = node(op, names, ["y", "y1", "y2", "y3"], domain=domain, equation=equation, **attributes)
-    operator = OPERATORS[key]
+    operator = rule_of(key)
+    assert operator is not None
     try:
         forms = operator.forms(made, shapes)
     except ShapeContradictionError:

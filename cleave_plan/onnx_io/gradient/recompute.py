@@ -23,8 +23,8 @@ import numpy as np
 import onnx
 
 from cleave_plan.errors import UsageError
+from cleave_plan.onnx_io.constants import RANDOM
 from cleave_plan.onnx_io.elements import dtype_of
-from cleave_plan.onnx_io.folding import RANDOM
 from cleave_plan.onnx_io.gradient.cuts import Values
 from cleave_plan.onnx_io.gradient.forward import in_training_mode, write_forward
 from cleave_plan.onnx_io.gradient.tensor import Tensor

@@ -11,7 +11,7 @@ from onnx import helper
 from cleave_plan.onnx_io.attributes import get_float, get_int
 from cleave_plan.onnx_io.facts import ShapeContradictionError
 from cleave_plan.onnx_io.rules.attention_parts import Attended, attend, capped, heads_first, merged_heads, split_heads, with_past
-from cleave_plan.onnx_io.rules.builder import ABSENT, Builder, DeclinedError, Tensor
+from cleave_plan.onnx_io.rules.builder import ABSENT, Builder, Tensor, broadcast
 from cleave_plan.onnx_io.rules.forms import Form, Operator, Sizes, needed
 
 _SCORES_CAPPED, _SCORES_MASKED, _SCORES_WEIGHTS = 1, 2, 3
@@ -95,10 +95,7 @@ def _bias(build: Builder, q: Tensor, k: Tensor, past: int) -> tuple[Tensor, Tens
     queries, keys = q.shape[2], k.shape[2]
     shape: tuple[int, ...] = (q.shape[0], 1, queries, keys) if used.name else (queries, keys)
     if mask.name:
-        try:
-            shape = np.broadcast_shapes(shape, (*mask.shape[:-1], keys))
-        except ValueError as error:
-            raise DeclinedError(str(error)) from None
+        shape = broadcast(shape, (*mask.shape[:-1], keys))
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(q.elem)).name
     bias, seen = build.own(
         "AttentionBias", [mask, used], [("", shape, q.elem), ("", (*shape[:-1], 1), onnx.TensorProto.BOOL)],

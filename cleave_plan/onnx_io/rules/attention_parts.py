@@ -14,7 +14,7 @@ import numpy as np
 from onnx import helper
 
 from cleave_plan.onnx_io.facts import ShapeContradictionError
-from cleave_plan.onnx_io.rules.builder import ABSENT, Builder, DeclinedError, Tensor
+from cleave_plan.onnx_io.rules.builder import ABSENT, Builder, DeclinedError, Tensor, broadcast
 from cleave_plan.onnx_io.rules.forms import Form
 from cleave_plan.workload.gemm import GemmShape
 
@@ -102,7 +102,7 @@ def softmax_of(build: Builder, scores: Tensor, terms: Sequence[Tensor], softcap:
     """Softmax over the last axis of ``scores`` (capped first) plus ``terms``; all of one type."""
     scores = capped(build, scores, softcap)
     for term in terms:
-        if np.broadcast_shapes(term.shape, scores.shape) != scores.shape:
+        if broadcast(term.shape, scores.shape) != scores.shape:
             raise DeclinedError(f"{term.name!r} is {list(term.shape)}, the scores are {list(scores.shape)}")
         scores = build.both("Add", scores, term)
     return build.add("Softmax", [scores], scores.shape, axis=len(scores.shape) - 1)

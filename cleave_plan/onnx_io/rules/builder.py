@@ -99,12 +99,11 @@ class Builder:
         made = [
             Tensor(name or f"{self.name}:{label}{place or ''}", shape, elem) for place, (name, shape, elem) in enumerate(outputs)
         ]
-        self.nodes.append(
-            helper.make_node(
-                op, [tensor.name for tensor in inputs], [tensor.name for tensor in made], name=f"{self.name}/{label}",
-                domain=domain, **(attributes or {}),
-            )
-        )  # fmt: skip
+        names = [tensor.name for tensor in inputs], [tensor.name for tensor in made]
+        node = onnx.NodeProto(op_type=op, input=names[0], output=names[1], name=f"{self.name}/{label}", domain=domain or None)
+        if attributes:
+            node.attribute.extend(helper.make_attribute(key, value) for key, value in sorted(attributes.items()))
+        self.nodes.append(node)
         self.facts.update((tensor.name, Fact(elem=tensor.elem, shape=tensor.shape)) for tensor in made)
         return made
 
@@ -128,12 +127,12 @@ class Builder:
         _need_axes(b, 2)
         if a.shape[-1] != b.shape[-2]:
             raise DeclinedError(f"inner sizes differ: {a.shape[-1]} and {b.shape[-2]}")
-        lead = _broadcast(a.shape[:-2], b.shape[:-2])
+        lead = broadcast(a.shape[:-2], b.shape[:-2])
         return self.add("MatMul", [a, b], (*lead, a.shape[-2], b.shape[-1]), part=part, out=out)
 
     def both(self, op: str, x: Tensor, y: Tensor, *, out: str = "") -> Tensor:
         """An elementwise operator of two operands that broadcast; the result has the type of ``x``."""
-        return self.add(op, [x, y], _broadcast(x.shape, y.shape), out=out)
+        return self.add(op, [x, y], broadcast(x.shape, y.shape), out=out)
 
     def concatenated(self, parts: Sequence[Tensor], axis: int, *, out: str = "") -> Tensor:
         """Tensors one after the other along ``axis``."""
@@ -173,7 +172,10 @@ def _need_axes(x: Tensor, least: int, most: int = 99) -> None:
         raise DeclinedError(f"{x.name!r} has {len(x.shape)} axes")
 
 
-def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that two operands broadcast to; raises DeclinedError when they do not."""
+    if left == right:
+        return left
     try:
         return np.broadcast_shapes(left, right)
     except ValueError as error:

@@ -1,20 +1,25 @@
-"""What a rule says of a node: the GEMMs that it holds, and how it becomes one canonical product when devices compute it."""
+"""What a rule says of a node: the GEMMs that it holds, and how it becomes one canonical product when devices compute it.
+
+Reading a model needs no kernels: they are loaded when a product is computed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.quantised import NOTHING, Coding, Companions
 from cleave_plan.onnx_io.facts import ShapeContradictionError
-from cleave_plan.onnx_io.rules.builder import Builder
 from cleave_plan.workload.gemm import ConvWindow, Gemm, GemmShape
+
+if TYPE_CHECKING:
+    from cleave_plan.kernels.quantised import Coding, Companions
+    from cleave_plan.onnx_io.rules.builder import Builder
 
 Array = NDArray[Any]
 Arrays = Sequence[Array | None]
@@ -48,6 +53,12 @@ class Form:
     pinned: str = ""
 
 
+def _nothing() -> Companions:
+    from cleave_plan.kernels.quantised import NOTHING
+
+    return NOTHING
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
     """Canonical operands, and ``finish``: the whole result in the storage type (``Product.whole_shape``) -> the node's output.
@@ -60,7 +71,7 @@ class Lowered:
     a: Array
     b: Array
     finish: Callable[[Array], Array]
-    along: Companions = NOTHING
+    along: Companions = field(default_factory=_nothing)
     coding: Coding | None = None
 
 
