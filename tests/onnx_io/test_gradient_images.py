@@ -1,37 +1,10 @@
-"""Gradients of convolutions, pooling, resizing and Einsum against finite differences."""
+"""Forms of convolutions, pooling, resizing and Einsum against finite differences."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from gradient_cases import Array, Case, run_case, values
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_gradient_rules import EXAMPLES, seeds
-
-
-@given(seed=seeds, axes=st.integers(1, 3), dynamic=st.booleans())
-@settings(EXAMPLES, max_examples=10)
-def test_convolutions(seed: int, axes: int, dynamic: bool) -> None:
-    """Strides, dilations, unequal paddings, groups, inputs whose last rows no kernel reaches."""
-    rng = np.random.default_rng(seed)
-    kernel, strides, dilations = (rng.integers(1, 4 if axes < 3 else 3, axes) for _ in range(3))
-    pads = rng.integers(0, 3, 2 * axes)
-    reach = (kernel - 1) * dilations + 1
-    sizes = np.maximum(reach, rng.integers(3, 7, axes))
-    groups = int(rng.integers(1, 4))
-    channels, outputs = groups * int(rng.integers(1, 3)), groups * int(rng.integers(1, 3))
-    x, w = values(rng, 2, channels, *sizes), values(rng, outputs, channels // groups, *kernel)
-    attributes = {"strides": strides.tolist(), "dilations": dilations.tolist(), "pads": pads.tolist(), "group": groups}
-    run_case(Case(op="Conv", inputs=[x, w, values(rng, outputs)], attributes=attributes))
-    y_sizes = rng.integers(1, 4, axes)
-    whole = (y_sizes - 1) * strides + reach
-    cut = np.minimum(np.tile((whole - 1) // 2, 2), pads)
-    extra = [int(rng.integers(0, max(stride, dilation))) for stride, dilation in zip(strides, dilations, strict=True)]
-    attributes |= {"pads": cut.tolist(), "output_padding": extra}
-    z = values(rng, 2, channels, *y_sizes)
-    w = values(rng, channels, outputs // groups, *kernel)
-    run_case(Case(op="ConvTranspose", inputs=[z, w, values(rng, outputs)], attributes=attributes))
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -43,26 +16,6 @@ def test_padding_by_rule(mode: str) -> None:
     attributes = {"auto_pad": mode, "kernel_shape": [3, 2], "strides": [2, 1]}
     run_case(Case(op="MaxPool", inputs=[x], attributes=attributes))
     run_case(Case(op="AveragePool", inputs=[x], attributes=attributes))
-
-
-@given(seed=seeds, ceil=st.integers(0, 1), included=st.integers(0, 1))
-@settings(EXAMPLES, max_examples=8)
-def test_pools(seed: int, ceil: int, included: int) -> None:
-    """Overlapping windows, dilations, padding that counts or not, windows that hang over the end."""
-    rng = np.random.default_rng(seed)
-    axes = int(rng.integers(1, 3))
-    kernel, strides, dilations = rng.integers(2, 4, axes), rng.integers(1, 4, axes), rng.integers(1, 3, axes)
-    reach = (kernel - 1) * dilations + 1
-    x = values(rng, 2, 2, *(reach + rng.integers(0, 4, axes)))
-    pads = np.concatenate([rng.integers(0, kernel), rng.integers(0, kernel)])
-    attributes = {
-        "kernel_shape": kernel.tolist(), "strides": strides.tolist(), "dilations": dilations.tolist(), "pads": pads.tolist(),
-        "ceil_mode": ceil,
-    }  # fmt: skip
-    run_case(Case(op="MaxPool", inputs=[x], attributes=attributes, opset=22))
-    run_case(Case(op="AveragePool", inputs=[x], attributes={**attributes, "count_include_pad": included}, opset=22))
-    for op in ("GlobalAveragePool", "GlobalMaxPool"):
-        run_case(Case(op=op, inputs=[x]))
 
 
 MODES = [
