@@ -122,9 +122,9 @@ class FaultyEngine:
         self._works[job] = work
         return self._inner.open(job, work, operands)
 
-    def send(self, task: Task) -> None:
+    def send(self, *tasks: Task) -> None:
         """As inside."""
-        self._inner.send(task)
+        self._inner.send(*tasks)
 
     def collect(self, timeout_s: float | None = None) -> Event | None:
         """As inside; tiles of liars are spoilt, and faults happen whose time has come."""

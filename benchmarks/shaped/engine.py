@@ -145,9 +145,10 @@ class ShapedEngine:
         self._jobs[job] = _Job(work=work, operands=tuple(operands))
         return self.empty(work.whole_shape, work.out_dtype)
 
-    def send(self, task: Task) -> None:
-        """Queue a tile for its device."""
-        self._hosts[task.device].tasks.put(task)
+    def send(self, *tasks: Task) -> None:
+        """Queue tiles for their devices."""
+        for task in tasks:
+            self._hosts[task.device].tasks.put(task)
 
     def collect(self, timeout_s: float | None = None) -> Event | None:
         """The next event."""

@@ -77,7 +77,7 @@ class LevelRun:
         if placed.away and not self._sent:
             self._began, self._sent = time.perf_counter(), True
         self._next_tile[job] = len(placed.tiles)
-        homeless = [task for task in (Task(job, tile, *spot) for tile, spot in placed.away.items()) if not self._send(task)]
+        homeless = self._send(Task(job, tile, *spot) for tile, spot in placed.away.items())
         if homeless:
             names = _devices(homeless)
             self._move(homeless, names, Kind.LOST, where=", ".join(names), reason="was gone before the level began")
@@ -199,7 +199,7 @@ class LevelRun:
                 load[helper] += work_of(task)
                 tile, self._next_tile[task.job] = self._next_tile[task.job], self._next_tile[task.job] + 1
                 copy = Task(task.job, tile, helper, task.box, apart=True)
-                if self._send(copy):
+                if not self._send([copy]):
                     self._twin[copy.job, copy.tile] = self._goal(task)
                     copies.append(copy)
             silent = self._watch.silent_s(device, now)
@@ -227,16 +227,21 @@ class LevelRun:
     def _wanted(self, job: int, goal: int) -> bool:
         return self._parts[job].assembly.waits_for(goal)
 
-    def _send(self, task: Task) -> bool:
-        """Hand a tile to its device; False when the device is known to be gone."""
-        try:
-            self._engine.send(task)
-        except KeyError:
-            return False
-        self._out[task.job, task.tile] = task
-        now = self._sent_at[task.job, task.tile] = time.perf_counter()
-        self._watch.sent(task, now)
-        return True
+    def _send(self, tasks: Iterable[Task]) -> list[Task]:
+        """Hand tiles to their devices together; those whose device is known to be gone."""
+        there: list[Task] = []
+        homeless: list[Task] = []
+        devices = set(self._engine.devices)
+        for task in tasks:
+            (there if task.device in devices else homeless).append(task)
+        if there:
+            self._engine.send(*there)
+        now = time.perf_counter()
+        for task in there:
+            self._out[task.job, task.tile] = task
+            self._sent_at[task.job, task.tile] = now
+            self._watch.sent(task, now)
+        return homeless
 
     def _at_s(self) -> float:
         return time.perf_counter() - self._tally.began
@@ -278,7 +283,7 @@ class LevelRun:
         self._note(kind, devices, where=where, reason=reason, tiles=len(owed), pieces=pieces, began_s=began_s)
         for device in devices:
             self._watch.gone(device)
-        again = [task for task in pieces if not self._send(task)]
+        again = self._send(pieces)
         if again:
             names = _devices(again)
             self._move(again, names, Kind.LOST, where=", ".join(names), reason="was gone when it was asked to help")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
+from cleave_plan.execution.engines.pieces import pieces_of
+from cleave_plan.execution.engines.together import hull
 from cleave_plan.execution.engines.wire import HELLO, IN_PLACE, Answer, Job, Order, answer, read_order
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Product
@@ -55,23 +57,31 @@ class Bench:
         """Forget a job."""
         self._jobs.pop(number, None)
 
-    def compute(self, order: Order) -> Answer:
-        """Compute one tile and leave it where it belongs; the bytes are those of its pieces and its result."""
+    def compute(self, order: Order) -> list[Answer]:
+        """Compute tiles as one and leave them where they belong.
+
+        The bytes of each are those of its pieces and its result, its seconds its share of the results.
+        """
         begin = time.perf_counter()
         job, operands, whole = self._jobs[order.job]
-        work = job.work
-        bytes_up = work.result_bytes(order.box)
+        work, boxes = job.work, [box for _, box in order.tiles]
+        box = hull(boxes)
         in_place = order.offset == IN_PLACE
         if not in_place:
-            block = Block.contiguous(order.offset, work.result_shape(order.box), work.result_dtype(order.box))
+            block = Block.contiguous(order.offset, work.result_shape(box), work.result_dtype(box))
             whole = self._arena.view(block)
-        if job.prepared and isinstance(work, Product):
-            nbytes = self._by_onnxruntime().run(work, operands, order.box, whole, in_place=in_place, kernels=job.operands[1])
-        elif in_place:
-            nbytes = work.run_into(operands, order.box, whole)
+        if not in_place:
+            nbytes, _ = work.run(operands, box, whole)
+        elif job.prepared and isinstance(work, Product):
+            nbytes = self._by_onnxruntime().run_into(work, operands, box, whole, kernels=job.operands[1])
         else:
-            nbytes, _ = work.run(operands, order.box, whole)
-        return Answer(order.job, order.tile, nbytes, bytes_up, time.perf_counter() - begin)
+            nbytes = work.run_into(operands, box, whole)
+        taken, shares = time.perf_counter() - begin, [work.result_bytes(each) for each in boxes]
+        down = [nbytes] if len(boxes) == 1 else [pieces_of(work, operands, each).nbytes for each in boxes]
+        return [
+            Answer(order.job, tile, read, share, taken * share / max(1, sum(shares)))
+            for (tile, _), read, share in zip(order.tiles, down, shares, strict=True)
+        ]
 
     def _by_onnxruntime(self) -> Convolver:
         """What computes convolutions with onnxruntime, which is loaded when it is first needed."""
@@ -104,8 +114,8 @@ def serve(line: socket.socket, bench: Bench) -> None:
                 try:
                     given = bench.compute(order)
                 except Exception:  # whatever it is, the server must hear of it
-                    given = Answer(order.job, order.tile, fault=traceback.format_exc())
-                line.sendall(answer(given))
+                    given = [Answer(order.job, tile, fault=traceback.format_exc()) for tile, _ in order.tiles]
+                line.sendall(b"".join(map(answer, given)))
 
 
 def main() -> None:

@@ -121,8 +121,17 @@ def padded_pieces(window: ConvWindow, pieces: tuple[Array, ...], rows: slice) ->
     """Each range of ``rows`` with all that its windows reach, [images, groups * channels, *span]: a convolution of it without
     padding gives the range's positions, after :func:`skipped_positions`."""
     for place, piece in zip(image_ranges(window, rows), pieces, strict=True):
-        origin = tuple(start for start, _ in _sent(window, place))
-        yield place, _with_padding(window, piece, origin, place)
+        yield place, padded_piece(window, piece, place)
+
+
+def padded_piece(window: ConvWindow, piece: Array, place: ImageRange) -> Array:
+    """One range of :func:`padded_pieces` from its piece."""
+    return _with_padding(window, piece, tuple(start for start, _ in _sent(window, place)), place)
+
+
+def whole_images(window: ConvWindow, images: Array, place: ImageRange, groups: slice) -> Array:
+    """The images of a range as they are, whatever of them is read; a view."""
+    return images[place.start : place.stop, groups.start * window.channels : groups.stop * window.channels]
 
 
 def span_sizes(window: ConvWindow, span: Sequence[int]) -> tuple[int, ...]:

@@ -153,7 +153,7 @@ class Product:
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
         """Bytes that a tile reads of ``operands`` (A, B, companions, those of the epilogue, in this order), and its result, in
         ``out`` if given."""
-        pieces = self._pieces(operands, box)
+        pieces = self.pieces(operands, box)
         result = multiply(self, pieces, box, out)
         if self.window is not None:
             self._finish(operands, box, rooms_of_tile(result, self.window, box.rows))
@@ -163,7 +163,7 @@ class Product:
         """Compute a tile that holds the whole of K where it belongs in ``whole``; the bytes that it reads of ``operands``."""
         if self.window is None:
             return self.run(operands, box, whole[self.area(box)])[0]
-        pieces = self._pieces(operands, box)
+        pieces = self.pieces(operands, box)
         if 0 in box.result_shape:
             return pieces.nbytes
         if is_direct(self, pieces, box):
@@ -184,7 +184,8 @@ class Product:
         bias, addend = operands[-2:]
         return None if bias is None else bias[box.batch, box.columns], None if addend is None else self.rooms(addend, box)
 
-    def _pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
+    def pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
+        """Views of what a tile reads of ``operands``; raises ValueError where they do not fit."""
         a, b, *along = operands if self.epilogue is None else operands[:-2]
         if a is None or b is None:
             raise ValueError("an operand is absent")

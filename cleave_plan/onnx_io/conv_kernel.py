@@ -11,7 +11,7 @@ onnxruntime is imported when the first tile is computed: what imports this modul
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from enum import StrEnum
 from math import prod
 from typing import Any, NamedTuple
@@ -23,9 +23,18 @@ from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.conv import FEW_POSITIONS, padded_pieces, rooms_of_tile, skipped_positions, span_sizes
+from cleave_plan.kernels.conv import (
+    FEW_POSITIONS,
+    ImageRange,
+    Rooms,
+    image_ranges,
+    padded_piece,
+    skipped_positions,
+    span_sizes,
+    whole_images,
+)
 from cleave_plan.kernels.epilogue import NOTHING_MORE, RELU, Epilogue
-from cleave_plan.kernels.tile import Box, Product, cut
+from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.onnx_io.ort_session import session_options
 from cleave_plan.onnx_io.runtime import onnxruntime_installed
 from cleave_plan.workload.gemm import ConvWindow
@@ -63,13 +72,14 @@ def takes(work: Work) -> bool:
 
 
 class _Recipe(NamedTuple):
-    """What a session computes: ranges of groups and columns of the kernels called ``kernels``, the bytes of their bias, whether
-    something is added, and the bounds."""
+    """What a session computes: ranges of groups and columns of the kernels called ``kernels``, with ``pads`` around the input
+    (begins, then ends), the bytes of their bias, whether something is added, and the bounds."""
 
     kernels: Hashable
     window: ConvWindow
     groups: tuple[int, int]
     columns: tuple[int, int]
+    pads: tuple[int, ...]
     bias: bytes
     adds: bool
     epilogue: Epilogue
@@ -82,39 +92,31 @@ class Convolver:
         self._sessions: OrderedDict[_Recipe, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
 
-    def run(
-        self, product: Product, operands: Sequence[Array | None], box: Box, out: Array, *, in_place: bool, kernels: Hashable
-    ) -> int:
-        """Compute the tile ``box`` of a product that :func:`takes`; the bytes that it reads of ``operands``.
+    def run_into(self, product: Product, operands: Sequence[Array | None], box: Box, whole: Array, *, kernels: Hashable) -> int:
+        """Compute the tile ``box`` of a product that :func:`takes` where it belongs in ``whole``; the bytes that it reads of
+        ``operands``.
 
-        ``out`` is the whole result with ``in_place``, else the tile's own. ``kernels`` names the numbers of the kernels: jobs
-        with the same name have the same ones. Raises ValueError when the box leaves the product.
+        ``kernels`` names the numbers of the kernels: jobs with the same name have the same ones. Raises ValueError when the box
+        leaves the product.
         """
-        window, (a, b, *_) = product.window, operands
+        window, pieces, a = product.window, product.pieces(operands, box), operands[0]
         assert window is not None
         assert a is not None
-        assert b is not None
-        pieces = cut(product, a, b, box)
         if 0 in box.result_shape:
             return pieces.nbytes
         bias, addend = (None, None) if product.epilogue is None else product.beside(operands, box)
         recipe = _Recipe(
-            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop), columns=(box.n_start, box.n_stop),
+            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop), columns=(box.n_start, box.n_stop), pads=(),
             bias=b"" if bias is None else bias.tobytes(), adds=addend is not None, epilogue=product.epilogue or NOTHING_MORE,
         )  # fmt: skip
-        session = self._session(recipe, pieces.b)
-        rooms = product.rooms(out, box) if in_place else rooms_of_tile(out, window, box.rows)
-        for place, padded in padded_pieces(window, pieces.a, box.rows):
-            sizes = span_sizes(window, padded.shape[2:])
-            skipped = skipped_positions(place, sizes)
-            span = place._replace(first=place.first - skipped, last=place.first - skipped + prod(sizes) - 1)
-            step = max(1, FEW_POSITIONS // place.positions)
-            for first in range(place.start, place.stop, step):
-                end = min(first + step, place.stop)
-                feeds = {"x": padded[first - place.start : end - place.start]}
-                if addend is not None:
-                    feeds["r"] = addend(span, first, end)
-                _run_into(session, feeds, sizes, rooms(place, first, end), skipped)
+        rooms = product.rooms(whole, box)
+        for place, piece in zip(image_ranges(window, box.rows), pieces.a, strict=True):
+            if place.positions == window.rows_per_image:
+                images, pads = whole_images(window, a, place, box.batch), _pads(window)
+            else:
+                images, pads = padded_piece(window, piece, place), (0,) * 2 * len(window.kernel)
+            session = self._session(recipe._replace(pads=pads), pieces.b)
+            _run_images(session, window, place, images, rooms, addend)
         return pieces.nbytes
 
     def _session(self, recipe: _Recipe, weights: Array) -> Any:
@@ -129,26 +131,38 @@ class Convolver:
         return session
 
 
-def _run_into(session: Any, feeds: Mapping[str, Array], sizes: Sequence[int], room: Array, skipped: int) -> None:
-    """Run a session on images; of the positions ``sizes`` that it gives, those from ``skipped`` on go into ``room`` [images,
-    groups, columns, positions]."""
-    count, groups, columns, positions = room.shape
-    shape = (count, groups * columns, *sizes)
-    in_place = positions == prod(sizes) and room.flags.c_contiguous
-    result = room if in_place else np.empty((count, groups, columns, prod(sizes)), room.dtype)
-    binding = session.io_binding()
-    dense = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
-    binding.bind_cpu_input("x", dense["x"])
-    if "r" in dense:
-        binding.bind_cpu_input("r", dense["r"].reshape(shape))
-    binding.bind_output("y", "cpu", 0, np.float32, shape, result.__array_interface__["data"][0])
-    session.run_with_iobinding(binding)
-    if not in_place:
-        room[...] = result[..., skipped : skipped + positions]
+def _pads(window: ConvWindow) -> tuple[int, ...]:
+    """Padding around a whole image, begins and then ends; what lies beyond the last window counts as none."""
+    sides = zip(window.input, window.output, window.kernel, window.strides, window.dilations, window.pads, strict=True)
+    ends = [(n - 1) * step + (size - 1) * apart + 1 - length - begin for length, n, size, step, apart, begin in sides]
+    return (*window.pads, *(max(0, end) for end in ends))
+
+
+def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Array, rooms: Rooms, addend: Rooms | None) -> None:
+    """Run a session on ``images``, from which it gives the positions ``place`` and, of parts of an image, some around them."""
+    sizes = window.output if place.positions == window.rows_per_image else span_sizes(window, images.shape[2:])
+    skipped = skipped_positions(place, sizes)
+    span = place._replace(first=place.first - skipped, last=place.first - skipped + prod(sizes) - 1)
+    step = max(1, FEW_POSITIONS // place.positions)
+    for first in range(place.start, place.stop, step):
+        end = min(first + step, place.stop)
+        room, own = rooms(place, first, end), rooms(span, first, end)
+        shape = (end - first, own.shape[1] * own.shape[2], *sizes)
+        in_place = span == place and own.flags.c_contiguous
+        result = own if in_place else np.empty(own.shape, own.dtype)
+        binding = session.io_binding()
+        inputs = [np.ascontiguousarray(images[first - place.start : end - place.start])]
+        inputs += [] if addend is None else [np.ascontiguousarray(addend(span, first, end)).reshape(shape)]
+        for name, array in zip("xr", inputs, strict=False):
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("y", "cpu", 0, np.float32, shape, result.__array_interface__["data"][0])
+        session.run_with_iobinding(binding)
+        if not in_place:
+            room[...] = result[..., skipped : skipped + place.positions]
 
 
 def _session(recipe: _Recipe, weights: Array) -> Any:
-    """A convolution without padding and what follows it, on one thread, with ``weights`` [groups, K, columns] packed."""
+    """A convolution and what follows it, on one thread, with ``weights`` [groups, K, columns] packed."""
     import onnxruntime
 
     window, epilogue = recipe.window, recipe.epilogue
@@ -159,7 +173,7 @@ def _session(recipe: _Recipe, weights: Array) -> Any:
     nodes = [
         helper.make_node(
             "Conv", ["x", *constants], ["sums"], group=groups, kernel_shape=window.kernel, strides=window.strides,
-            dilations=window.dilations,
+            dilations=window.dilations, pads=recipe.pads,
         )
     ]  # fmt: skip
     if recipe.adds:

@@ -11,9 +11,10 @@ import numpy as np
 from hand_plans import random_plan
 
 from cleave_plan.dtypes import DType
-from cleave_plan.execution.admission import admit
+from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.engines.base import Finished, Task
 from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.execution.session import device_load
 from cleave_plan.kernels.arrays import numpy_dtype
 from cleave_plan.kernels.chain import Work
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
@@ -61,9 +62,9 @@ class InProcess:
         self._jobs[job] = (work, operands, whole)
         return whole
 
-    def send(self, task: Task) -> None:
-        """Queue a tile."""
-        self._tasks.append(task)
+    def send(self, *tasks: Task) -> None:
+        """Queue tiles."""
+        self._tasks.extend(tasks)
 
     def collect(self, timeout_s: float | None = None) -> Finished:
         """Compute the oldest tile."""
@@ -101,5 +102,11 @@ def shapes_of(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def run_plan(imported: ImportedModel, plan: Plan, inputs: Mapping[str, Any], *, runtime: str = "auto") -> RunResult:
     """What a run of ``plan`` gives, its tiles computed here."""
-    placed = admit(plan, imported.workload)
-    return Walk(imported, placed, InProcess(), runtime=runtime, progress=silent).run(dict(inputs))
+    return walk_of(imported, admit(plan, imported.workload), runtime=runtime).run(dict(inputs))
+
+
+def walk_of(imported: ImportedModel, placed: Mapping[str, Placed], *, runtime: str = "auto", **options: bool) -> Walk:
+    """A walk whose devices are this process."""
+    engine = InProcess()
+    engine.start(device_load(placed.values()))
+    return Walk(imported, placed, engine, runtime=runtime, progress=silent, **options)

@@ -158,9 +158,9 @@ def first_tasks(planned: tuple[Path, Plan, Fleet]) -> tuple[list[Task], Callable
             opened.append((job, work, operands))
             return super().open(job, work, operands)
 
-        def send(self, task: Task) -> None:
-            tasks.append(task)
-            super().send(task)
+        def send(self, *sent: Task) -> None:
+            tasks.extend(sent)
+            super().send(*sent)
 
     with Session(plan, path, engine=Spy()) as session:
         session.run(random_inputs(load_model(path)))

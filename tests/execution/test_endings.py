@@ -10,15 +10,13 @@ import onnx
 import pytest
 import small_models
 from hand_plans import hand_plan, random_plan, random_tiling
-from in_process import InProcess
+from in_process import walk_of
 from onnx import helper
 
 from cleave_plan.execution.admission import Placed, admit
 from cleave_plan.execution.inputs import random_inputs
 from cleave_plan.execution.reproducible import on_grid
-from cleave_plan.execution.server import Walk
 from cleave_plan.onnx_io.importer import load_model
-from cleave_plan.progress import silent
 from cleave_plan.workload.gemm import Join
 from cleave_plan.workload.joined import product_of
 
@@ -89,7 +87,7 @@ def test_a_model_with_it(tmp_path: Path, case: str) -> None:
     path = model(tmp_path / "model.onnx", case)
     imported = load_model(path)
     placed = admit(random_plan(imported.workload, seed=1, keep=0.0), imported.workload)
-    walk = Walk(imported, placed, InProcess(), runtime="auto", progress=silent, finishing=True)
+    walk = walk_of(imported, placed, finishing=True)
     for seed in (1, 2):
         inputs = random_inputs(imported, seed=seed)
         found = walk.run(dict(inputs)).outputs
@@ -109,9 +107,7 @@ def test_when_it_is_not_done(tmp_path: Path, how: str) -> None:
     placed = admit(plan, imported.workload)
     if how == "reproducible":
         placed = on_grid(placed, imported.workload)
-    walk = Walk(
-        imported, placed, InProcess(), runtime="auto", progress=silent, integrity=how == "checked", finishing=how != "as it is"
-    )  # fmt: skip
+    walk = walk_of(imported, placed, integrity=how == "checked", finishing=how != "as it is")
     assert not walk._endings
     inputs = random_inputs(imported)
     np.testing.assert_allclose(
@@ -134,7 +130,7 @@ def test_convolutions_that_share_their_input(tmp_path: Path, ends: tuple[str, st
     both = product_of(imported.workload, members, Join.N)
     tiles = random_tiling(both.shape, random.Random(1), cuts=5, devices=3, inner=False)
     placed = Placed(gemm=both, members=members, tiles=tuple((f"device-{owner}", box) for owner, box in tiles))
-    walk = Walk(imported, {members[0].name: placed}, InProcess(), runtime="auto", progress=silent, finishing=True)
+    walk = walk_of(imported, {members[0].name: placed}, finishing=True)
     inputs = random_inputs(imported)
     found, wanted = walk.run(dict(inputs)).outputs, small_models.unsplit(path, inputs)
     for name in wanted:

@@ -56,11 +56,11 @@ class Unreliable(InProcess):
         self._tasks = type(self._tasks)(task for task in self._tasks if task.device != device)
         self.events.append(Lost(devices=(device,), tasks=tuple(owed), where=f"device {device}", reason=reason))
 
-    def send(self, task: Task) -> None:
+    def send(self, *tasks: Task) -> None:
         """Refuse devices that are gone."""
-        if task.device not in self._devices:
-            raise KeyError(task.device)
-        super().send(task)
+        if gone := {task.device for task in tasks}.difference(self._devices):
+            raise KeyError(*gone)
+        super().send(*tasks)
 
     def collect(self, timeout_s: float | None = None) -> Event | None:
         """The oldest tile of a device that answers."""
@@ -181,9 +181,11 @@ def test_who_helps_may_die_too(path: Path) -> None:
 
     plain = engine.send
 
-    def send(task: Task) -> None:
-        plain(task)
-        if task.apart:
+    def send(*tasks: Task) -> None:
+        plain(*tasks)
+        for task in tasks:
+            if not task.apart:
+                continue
             helpers.append(task.device)
             if len(helpers) == 1:
                 engine.lose(task.device)

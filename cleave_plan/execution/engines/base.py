@@ -4,7 +4,7 @@ The server drives it::
 
     start(load)                      the device identities get ready
     open(job, work, operands)        per GEMM or chain; the job's number is new in the engine's life
-        send(task) ...               every tile, to the device that the server names; returns at once
+        send(task, ...) ...          every tile, to the device that the server names; returns at once
         collect(timeout_s)           one event, or None when the time is over; as often as there is something to wait for
         drop(device, reason)         the server gives a device up (too slow, wrong numbers)
     join(devices)                more devices, at any time after start
@@ -138,8 +138,9 @@ class Engine(Protocol):
     def open(self, job: int, work: Work, operands: Sequence[Array | None]) -> Array:
         """Bring canonical operands (in the order of ``work.run``) within reach; the array of the whole result, unfilled."""
 
-    def send(self, task: Task) -> None:
-        """Hand a tile to its device; returns at once. Raises KeyError for a device that is not in ``devices``."""
+    def send(self, *tasks: Task) -> None:
+        """Hand tiles to their devices; returns at once. What is sent together may be computed together, where one process plays
+        several devices. Raises KeyError for a device that is not in ``devices``; nothing is sent then."""
 
     def collect(self, timeout_s: float | None = None) -> Event | None:
         """The next event; None when there is none within ``timeout_s`` (None: wait for ever). 0 only looks."""

@@ -89,8 +89,12 @@ class EmulatedEngine:
         """Open the job inside."""
         return self._inner.open(job, work, operands)
 
-    def send(self, task: Task) -> None:
-        """Have the tile computed, and played on its device from now on."""
+    def send(self, *tasks: Task) -> None:
+        """Have tiles computed, each as one of its own, and played on their devices from now on."""
+        for task in tasks:
+            self._play(task)
+
+    def _play(self, task: Task) -> None:
         self._inner.send(task)
         self._advance()
         self._enter(self._prices.level(task.job), task.job)

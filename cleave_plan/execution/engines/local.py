@@ -15,7 +15,6 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError, UsageError
@@ -23,6 +22,7 @@ from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.engines import wire
 from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task, without_job
 from cleave_plan.execution.engines.process import WorkerProcess, share_out
+from cleave_plan.execution.engines.roster import OpenJob, Worker
 from cleave_plan.execution.engines.shared import SharedArrays
 from cleave_plan.execution.worker import BEATS, START
 from cleave_plan.kernels.arrays import Array
@@ -37,39 +37,6 @@ WINDOW = 16
 
 START_LIMIT_S = 60.0
 """Seconds that a worker may take to start before its silence counts."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Worker:
-    """``devices`` are those that it plays still; ``known`` the jobs that it has been told of."""
-
-    process: WorkerProcess
-    devices: tuple[str, ...]
-    late: bool
-    ready: bool = False
-    waiting: deque[Task] = field(default_factory=deque)
-    in_hand: dict[tuple[int, int], Task] = field(default_factory=dict)
-    known: set[int] = field(default_factory=set)
-    answers: wire.Answers = field(default_factory=wire.Answers)
-    last_beat: int = 0
-    silent_s: float = 0.0
-
-    @property
-    def unanswered(self) -> list[Task]:
-        return [*self.in_hand.values(), *self.waiting]
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Job:
-    """An opened job and what keeps its memory: ``arrays`` until nobody works on it any more."""
-
-    work: Work
-    opening: bytes
-    whole: Array
-    arrays: tuple[Array, ...]
-    apart: dict[int, tuple[int, Array]] = field(default_factory=dict)
-    out: int = 0
-    closed: bool = False
 
 
 class LocalEngine:
@@ -90,10 +57,10 @@ class LocalEngine:
         self._limit = workers or usable_cores()
         self._hang_limit_s = hang_limit_s
         self._start = tuple(start)
-        self._workers: list[_Worker] = []
-        self._by_device: dict[str, _Worker] = {}
+        self._workers: list[Worker] = []
+        self._by_device: dict[str, Worker] = {}
         self._started = 0
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, OpenJob] = {}
         self._events: deque[Event] = deque()
         self._checked_at = 0.0
         self._selector = selectors.DefaultSelector()
@@ -147,15 +114,19 @@ class LocalEngine:
         prepared = self.convolution == Convolution.ONNXRUNTIME and takes(work) and self._are_constant(placed[1:2])
         opening = wire.opening(wire.Job(job, work, blocks, self._shared.block(whole), prepared))
         arrays = tuple(array for array in placed if array is not None)
-        self._jobs[job] = _Job(work=work, opening=opening, whole=whole, arrays=arrays)
+        self._jobs[job] = OpenJob(work=work, opening=opening, whole=whole, arrays=arrays)
         return whole
 
-    def send(self, task: Task) -> None:
-        """Queue a tile for its device's worker."""
-        worker = self._by_device[task.device]
-        self._jobs[task.job].out += 1
-        worker.waiting.append(task)
-        self._feed(worker)
+    def send(self, *tasks: Task) -> None:
+        """Queue tiles for their devices' workers; each worker computes those of a convolution that make up a box as one."""
+        shares: dict[tuple[Worker, int], list[Task]] = {}
+        for task in tasks:
+            shares.setdefault((self._by_device[task.device], task.job), []).append(task)
+        for (worker, job), share in shares.items():
+            self._jobs[job].out += len(share)
+            worker.waiting.extend(self._jobs[job].groups(share))
+        for worker in dict.fromkeys(worker for worker, _ in shares):
+            self._feed(worker)
 
     def collect(self, timeout_s: float | None = None) -> Event | None:
         """The next event; a worker's death is one within milliseconds, a missing heartbeat within a second of its limit."""
@@ -182,7 +153,7 @@ class LocalEngine:
             successor = self._spawn(others, late=False)
             for task in owed:
                 if task.device != device and self._is_open(task.job):
-                    successor.waiting.append(task)
+                    successor.waiting.append((task,))
                 elif task.device != device:
                     self._settle(task.job, 1)
             self._feed(successor)
@@ -190,9 +161,7 @@ class LocalEngine:
     def close(self, job: int) -> None:
         """Forget a GEMM; its memory is free when no worker has a tile of it in hand."""
         for worker in self._workers:
-            kept = deque(task for task in worker.waiting if task.job != job)
-            self._jobs[job].out -= len(worker.waiting) - len(kept)
-            worker.waiting = kept
+            self._jobs[job].out -= worker.forget(job)
         self._jobs[job].closed = True
         self._events = without_job(self._events, job)
         self._settle(job, 0)
@@ -214,11 +183,11 @@ class LocalEngine:
         self._selector.close()
         self._shared.close()
 
-    def _spawn(self, devices: tuple[str, ...], *, late: bool) -> _Worker:
+    def _spawn(self, devices: tuple[str, ...], *, late: bool) -> Worker:
         if self._started == BEATS.shape[0]:
             raise ExecutionError(f"{self._started} workers have been started in this run", expected="fewer that are lost")
         process = WorkerProcess.spawn(self._start, self._started, self._shared.descriptor)
-        worker = _Worker(process=process, devices=devices, late=late)
+        worker = Worker(process=process, devices=devices, late=late)
         self._started += 1
         self._workers.append(worker)
         self._selector.register(process.line, selectors.EVENT_READ, worker)
@@ -229,36 +198,37 @@ class LocalEngine:
     def _are_constant(self, arrays: Sequence[Array | None]) -> bool:
         return all(array is not None and self._shared.is_constant(array) for array in arrays)
 
-    def _feed(self, worker: _Worker) -> None:
+    def _feed(self, worker: Worker) -> None:
         """Hand waiting tiles over, up to the window."""
         parts = []
         while worker.waiting and len(worker.in_hand) < WINDOW:
-            task = worker.waiting.popleft()
-            job = self._jobs[task.job]
-            worker.in_hand[task.job, task.tile] = task
-            if task.job not in worker.known:
-                worker.known.add(task.job)
+            group = worker.waiting.popleft()
+            number, job = group[0].job, self._jobs[group[0].job]
+            worker.in_hand |= {(number, task.tile): task for task in group}
+            if number not in worker.known:
+                worker.known.add(number)
                 parts.append(job.opening)
-            parts.append(wire.tile(wire.Order(task.job, task.tile, self._place_of_result(job, task), task.box)))
+            tiles = tuple((task.tile, task.box) for task in group)
+            parts.append(wire.tiles(wire.Order(number, self._place_of_result(job, group[0]), tiles)))
         if parts:
             self._tell(worker, b"".join(parts))
 
-    def _tell(self, worker: _Worker, message: bytes) -> None:
+    def _tell(self, worker: Worker, message: bytes) -> None:
         try:
             worker.process.line.sendall(message)
         except OSError:  # it is gone, or has read nothing for seconds: its line says so when it is looked at
             worker.process.kill()
 
-    def _place_of_result(self, job: _Job, task: Task) -> int:
+    def _place_of_result(self, job: OpenJob, task: Task) -> int:
         work, box = job.work, task.box
-        if not task.apart and work.holds_inner(box):
+        if job.goes_in_place(task):
             return wire.IN_PLACE
         result = self._shared.empty(work.result_shape(box), work.result_dtype(box))
         offset = self._shared.block(result).offset
         job.apart[task.tile] = (offset, result)
         return offset
 
-    def _receive(self, worker: _Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         try:
             data = worker.process.receive()
             answers = worker.answers.feed(data)
@@ -272,7 +242,7 @@ class LocalEngine:
         elif worker.in_hand or worker.waiting:
             self._feed(worker)
 
-    def _take(self, worker: _Worker, answer: wire.Answer) -> None:
+    def _take(self, worker: Worker, answer: wire.Answer) -> None:
         if answer.job == wire.HELLO:
             worker.ready = True
             if worker.late:
@@ -321,7 +291,7 @@ class LocalEngine:
             if worker.silent_s > self._hang_limit_s + (0.0 if worker.ready else START_LIMIT_S):
                 self._end(worker, f"has shown no sign of life for {worker.silent_s:.0f} s and was ended")
 
-    def _end(self, worker: _Worker, reason: str) -> None:
+    def _end(self, worker: Worker, reason: str) -> None:
         """Make sure that a worker is gone, and report its devices with what they owe."""
         self._selector.unregister(worker.process.line)
         worker.process.line.close()

@@ -10,8 +10,7 @@ import numpy as np
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import ChainPieces, ChainProduct, Work
 from cleave_plan.kernels.multiply import multiply
-from cleave_plan.kernels.quantised import Companions
-from cleave_plan.kernels.tile import Box, Pieces, cut
+from cleave_plan.kernels.tile import Box, Pieces
 
 
 class Slot(NamedTuple):
@@ -22,12 +21,7 @@ class Slot(NamedTuple):
 
 def pieces_of(work: Work, operands: Sequence[Array | None], box: Box) -> Pieces | ChainPieces:
     """Views of the operands (in the order of ``work.run``) that a tile reads; raises ValueError where they do not fit."""
-    if isinstance(work, ChainProduct):
-        return work.cut(operands, box)
-    a, b, *along = operands
-    if a is None or b is None:
-        raise ValueError("an operand is absent")
-    return cut(work, a, b, box, Companions(*along))
+    return work.cut(operands, box) if isinstance(work, ChainProduct) else work.pieces(operands, box)
 
 
 def result_of(work: Work, pieces: Any, box: Box) -> Array:

@@ -148,8 +148,12 @@ class RayEngine:
         self._jobs[job] = _Job(work=work, operands=tuple(operands))
         return self.empty(work.whole_shape, work.out_dtype)
 
-    def send(self, task: Task) -> None:
-        """Put those pieces of the tile that are not in the store yet, and call its device."""
+    def send(self, *tasks: Task) -> None:
+        """Put those pieces of the tiles that are not in the store yet, and call their devices."""
+        for task in tasks:
+            self._call(task)
+
+    def _call(self, task: Task) -> None:
         member, job = self._members[task.device], self._jobs[task.job]
         if not member.here:
             self._owe(task)

@@ -1,7 +1,7 @@
 """What the local engine and its workers say to each other, over one socket a worker.
 
 From the server: the letter of a message, its length, and its body. ``J`` opens a job (pickled: a worker does what its server
-says in any case), ``T`` is a tile, ``C`` closes a job. From a worker only answers of a fixed form are taken, and never
+says in any case), ``T`` are tiles, ``C`` closes a job. From a worker only answers of a fixed form are taken, and never
 pickles: five numbers and, for a tile that failed, a text of bounded length. Anything else is a :class:`BrokenLineError`.
 """
 
@@ -26,7 +26,8 @@ IN_PLACE = -1
 MOST_TEXT = 4096
 """Bytes of text that an answer may have."""
 
-_ORDER = struct.Struct("<11q")
+_PLACE = struct.Struct("<2q")
+_TILE = struct.Struct("<9q")
 _ANSWER = struct.Struct("<4qdq")
 _HEAD = struct.Struct("<cI")
 _JOB_NUMBER = struct.Struct("<q")
@@ -50,12 +51,14 @@ class Job(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One tile of a job; its result goes to ``offset`` in the arena, or into the whole result (IN_PLACE)."""
+    """Tiles of a job, numbers and boxes, that are computed as one: their union is a box.
+
+    The result goes to ``offset`` in the arena, or into the whole result (IN_PLACE).
+    """
 
     job: int
-    tile: int
     offset: int
-    box: Box
+    tiles: tuple[tuple[int, Box], ...]
 
 
 class Answer(NamedTuple):
@@ -74,9 +77,10 @@ def opening(job: Job) -> bytes:
     return _framed(b"J", pickle.dumps(job))
 
 
-def tile(order: Order) -> bytes:
-    """The message of a tile."""
-    return _framed(b"T", _ORDER.pack(order.job, order.tile, order.offset, *order.box))
+def tiles(order: Order) -> bytes:
+    """The message of tiles that are computed as one."""
+    parts = [_PLACE.pack(order.job, order.offset), *(_TILE.pack(number, *box) for number, box in order.tiles)]
+    return _framed(b"T", b"".join(parts))
 
 
 def closing(job: int) -> bytes:
@@ -91,7 +95,7 @@ def answer(given: Answer) -> bytes:
 
 
 def read_order(line: socket.socket) -> Job | Order | int | None:
-    """The next message of the server: a job, a tile, the number of a job to close; None when the line is closed."""
+    """The next message of the server: a job, tiles, the number of a job to close; None when the line is closed."""
     head = exactly(line, _HEAD.size)
     if head is None:
         return None
@@ -103,8 +107,9 @@ def read_order(line: socket.socket) -> Job | Order | int | None:
         job: Job = pickle.loads(body)
         return job
     if letter == b"T":
-        job_number, tile_number, offset, *box = _ORDER.unpack(body)
-        return Order(job_number, tile_number, offset, Box(*box))
+        job_number, offset = _PLACE.unpack_from(body)
+        rows = _TILE.iter_unpack(body[_PLACE.size :])
+        return Order(job_number, offset, tuple((number, Box(*box)) for number, *box in rows))
     number: int = _JOB_NUMBER.unpack(body)[0]
     return number
 
