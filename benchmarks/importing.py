@@ -3,9 +3,9 @@
     python -m benchmarks.importing [FILE...] [--corpus FOLDER] [--repeats 3] [--json]
 
 Each tool has one process that loads it, and a fork of that for each file; a file's time is the best of the repeats, without
-loading the tool. ``profile`` is onnx-tool's own call, which ends with its printed table; ``count`` leaves the table out. FOLDER
-holds ``truth.jsonl`` with the path, input shapes and right MACs of each model. Files without a folder come with
-``batch=1, seq=128``. onnx-tool is in the extra ``bench``.
+loading the tool. The tools take turns, file by file. ``profile`` is onnx-tool's own call, which ends with its printed table;
+``count`` leaves the table out. FOLDER holds ``truth.jsonl`` with the path, input shapes and right MACs of each model. Files
+without a folder come with ``batch=1, seq=128``. onnx-tool is in the extra ``bench``.
 """
 
 from __future__ import annotations
@@ -115,18 +115,42 @@ def in_a_fork(run: Callable[[Job], int], job: Job, repeats: int) -> Result:
 
 
 def worker(tool: str, repeats: int) -> None:
-    """Read jobs as JSON from standard input, write results as JSON."""
-    jobs = [Job(**entry) for entry in json.load(sys.stdin)]
+    """Read jobs, a line of JSON each, from standard input; write the result of each as a line."""
     run = importer() if tool == "import" else counter(with_table=tool == "profile")
-    json.dump([asdict(in_a_fork(run, job, repeats)) for job in jobs], sys.stdout)
+    for line in sys.stdin:
+        print(json.dumps(asdict(in_a_fork(run, Job(**json.loads(line)), repeats))), flush=True)
 
 
-def measured(tool: str, jobs: list[Job], repeats: int) -> list[Result]:
-    """All jobs by one tool."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.importing", "--worker", tool, "--repeats", str(repeats)]
-    text = json.dumps([asdict(job) for job in jobs])
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return [Result(**entry) for entry in json.loads(done.stdout)]
+class Worker:
+    """A process that has ``tool`` loaded, from bytecode as an installed package is."""
+
+    def __init__(self, tool: str, repeats: int) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.importing", "--worker", tool, "--repeats", str(repeats)]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        subprocess.run(command, stdin=subprocess.DEVNULL, env=environment, check=True)  # writes the bytecode
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
+
+    def result(self, job: Job) -> Result:
+        """What the tool makes of one file."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(asdict(job)), file=self._process.stdin, flush=True)
+        return Result(**json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def measured(jobs: list[Job], repeats: int) -> dict[str, list[Result]]:
+    """All jobs by every tool: each file by one tool after the other, so that what else the machine does falls on all alike."""
+    workers = {tool: Worker(tool, repeats) for tool in TOOLS}
+    rows = [{tool: worker.result(job) for tool, worker in workers.items()} for job in jobs]
+    for process in workers.values():
+        process.close()
+    return {tool: [row[tool] for row in rows] for tool in TOOLS}
 
 
 def jobs_of(folder: Path | None, files: list[Path]) -> list[Job]:
@@ -172,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
         worker(options.worker, options.repeats)
         return 0
     jobs = jobs_of(options.corpus, options.files)
-    results = {tool: measured(tool, jobs, options.repeats) for tool in TOOLS}
+    results = measured(jobs, options.repeats)
     table = summary(jobs, results)
     if options.json:
         print(json.dumps(table, indent=2))

@@ -94,9 +94,10 @@ def _parse(data: bytes, path: Path) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except Exception:  # the DecodeError of protobuf, a package that only onnx itself depends on
-        raise InputFileError(
-            "the file is truncated or is not ONNX", where=str(path), expected="an ONNX model (protobuf)", remedy=_EXPORT_AGAIN
-        ) from None
+        from cleave_plan.onnx_io.not_onnx import told_by
+
+        what, remedy = told_by(data) or ("the file is truncated or is not ONNX", _EXPORT_AGAIN)
+        raise InputFileError(what, where=str(path), expected="an ONNX model (protobuf)", remedy=remedy) from None
     if not model.HasField("graph"):
         raise InputFileError(
             "the file holds no graph", where=str(path), expected="an ONNX model with a graph", remedy=_EXPORT_AGAIN

@@ -17,6 +17,7 @@ from cleave_plan.onnx_io.attributes import get_int, get_ints
 from cleave_plan.onnx_io.broadcasting import broadcast
 from cleave_plan.onnx_io.convolution import Convolution
 from cleave_plan.onnx_io.facts import LARGEST, Dim, Fact, ShapeContradictionError, partial_shape
+from cleave_plan.onnx_io.layer_shapes import gemm
 
 Facts = Sequence[Fact]
 ShapeRule = Callable[[onnx.NodeProto, Facts], list[Fact]]
@@ -173,3 +174,19 @@ SHAPE_RULES: dict[tuple[str, str], ShapeRule] = {
     ("", "Range"): _range,
     ("", "SimplifiedLayerNormalization"): like_first,
 }  # fmt: skip
+
+EARLY_OPSETS = range(1, 6)
+"""Operator sets in which onnx infers nothing of the most common operators."""
+
+EARLY_RULES: dict[str, Callable[[onnx.NodeProto, Facts], list[Fact] | None]] = {
+    **dict.fromkeys(
+        (
+            "Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid",
+            "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu",
+            "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh",
+        ),
+        like_first,
+    ),
+    "Gemm": gemm,
+}  # fmt: skip
+"""Their shapes there: operands are alike, or the second is stretched to the first (attribute ``broadcast``)."""

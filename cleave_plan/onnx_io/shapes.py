@@ -18,7 +18,7 @@ from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.agreement import filled
 from cleave_plan.onnx_io.arithmetic import VALUE_RULES, fact_on, is_plain
 from cleave_plan.onnx_io.arity import refuse_too_few
-from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET
+from cleave_plan.onnx_io.common_shapes import COMMON_RULES, FIRST_OPSET, CommonRule
 from cleave_plan.onnx_io.constants import RANDOM, constant_fact, initialiser_facts
 from cleave_plan.onnx_io.facts import UNKNOWN, Dim, Fact, ShapeContradictionError, Value, fact_of_type, fact_of_value, is_small
 from cleave_plan.onnx_io.inference import InferenceFailedError, NodeInference, question
@@ -26,7 +26,7 @@ from cleave_plan.onnx_io.matrix_work import MICROSOFT
 from cleave_plan.onnx_io.naming import inside, unique_names
 from cleave_plan.onnx_io.order import node_label
 from cleave_plan.onnx_io.regions import Pass, Region
-from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES, ShapeRule
+from cleave_plan.onnx_io.shape_rules import EARLY_OPSETS, EARLY_RULES, MOST_INPUTS, SHAPE_RULES, ShapeRule
 from cleave_plan.onnx_io.views import NodeView, view_of, views_of
 
 if TYPE_CHECKING:
@@ -77,12 +77,15 @@ class ShapeWalk:
     _bodies: dict[int, tuple[onnx.GraphProto, tuple[NodeView, ...]]] = field(default_factory=dict)
     _flow: ControlFlow | None = None
     _has_common_rules: bool = field(init=False)
+    _plain_rules: Mapping[str, CommonRule] = field(init=False)
     _depth: int = 0
     _visits_left: int = _BODY_VISITS
 
     def __post_init__(self) -> None:
         self._inference = NodeInference(self.opsets)
-        self._has_common_rules = self.opsets.get("", 1) >= FIRST_OPSET
+        opset = self.opsets.get("", 1)
+        self._has_common_rules = opset >= FIRST_OPSET
+        self._plain_rules = COMMON_RULES if self._has_common_rules else EARLY_RULES if opset in EARLY_OPSETS else {}
 
     def run(self, graph: onnx.GraphProto, scope: Scope, path: str = "", nodes: Sequence[NodeView] = ()) -> dict[str, Region]:
         """Add the facts of every tensor that the nodes of ``graph`` make to ``scope``, which holds inputs and initialisers.
@@ -164,7 +167,7 @@ class ShapeWalk:
     def _infer(self, view: NodeView, inputs: list[Fact], outer: Mapping[str, Fact] | None) -> Answer:
         node, op, domain = view.node, view.op, view.domain
         padded = inputs + _FILLING[len(inputs) :]
-        common = COMMON_RULES.get(op) if not domain and self._has_common_rules else None
+        common = None if domain else self._plain_rules.get(op)
         plain = None if common is None else common(node, padded)
         if plain is not None:
             return Answer(filled(plain, len(view.outputs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import os
 from pathlib import Path
@@ -49,6 +50,26 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(InputFileError, match="not a regular file"):
         load_model(tmp_path / "pipe.onnx")
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "remedy"),
+    [
+        (gzip.compress(plain().SerializeToString()), "compressed \\(gzip\\)", "unpack it first"),
+        (str(plain()).encode(), "the text form of a protobuf", "binary form"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS", "git lfs pull"),
+        (b"\n<!DOCTYPE html><title>404</title>", "a web page", "download the model itself"),
+        (b"PK\x03\x04" + bytes(40), "a zip archive", "export the model to ONNX"),
+        (b'{"irVersion": "8"}', "JSON", "binary form"),
+        (b"\x24\x00\x00\x00ORTM" + bytes(40), "onnxruntime's own format", "the .onnx file"),
+    ],
+)
+def test_what_the_file_is_instead(tmp_path: Path, content: bytes, what: str, remedy: str) -> None:
+    """Files that people take for a model are told by how they begin, with what to do."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(InputFileError, match=f"{what}.*{remedy}"):
+        load_model(path)
 
 
 @pytest.mark.parametrize(
@@ -313,3 +334,22 @@ def test_damaged_small_constants(tmp_path: Path) -> None:
     proto = model([node("Reshape", ["x", "shape"], ["r"])], {"x": (6, 4)}, ["r"], {"shape": shape})
     with pytest.raises(InputFileError, match="tensor 'shape'"):
         load(tmp_path, proto)
+
+
+@pytest.mark.parametrize("opset", [1, 2, 3, 4, 5, 6])
+def test_first_operator_sets(tmp_path: Path, opset: int) -> None:
+    """Where onnx infers nothing of the common operators, what stands behind them is counted all the same."""
+    reshape = node("Reshape", ["g", "s"], ["r"]) if opset > 4 else node("Reshape", ["g"], ["r"], shape=[-1, 2, 4])
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["g"], name="fc", broadcast=1),
+        reshape,
+        node("Add", ["r", "c"], ["a"], broadcast=1, axis=2),
+        node("Relu", ["a"], ["z"]),
+        node("MatMul", ["z", "m"], ["y"], name="product"),
+        node("Dropout", ["y"], ["last"]),
+    ]
+    constants = {"w": weight(6, 8), "b": weight(8), "c": weight(4), "m": weight(4, 5), "s": ints(-1, 2, 4)}
+    found = load(tmp_path, model(nodes, {"x": (3, 6)}, ["last"], constants, opset=opset)).workload
+    assert [(gemm.name, gemm.macs) for gemm in found.gemms] == [("fc", 3 * 6 * 8), ("product", 3 * 2 * 4 * 5)]
+    assert [output.shape for output in found.outputs] == [(3, 2, 5)]
+    assert found.unknown == ()
