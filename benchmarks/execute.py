@@ -32,6 +32,10 @@ WORKERS = 4
 MB = 1e6
 
 
+REST_S = 0.05
+"""Seconds before each measured action: threads of the tool before spin for a while, and take a core from whoever comes next."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One figure: ``value`` in ``unit`` (lower is better), and the ``bar`` that it must not exceed, if it has one."""
@@ -51,10 +55,11 @@ class Row:
 
 
 def medians(actions: Mapping[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Median seconds of each action; the actions take turns, after one unmeasured turn each."""
+    """Median seconds of each action; the actions take turns, with a rest before each, after one unmeasured turn each."""
     taken: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(repeat + 1):
         for name, action in actions.items():
+            time.sleep(REST_S)
             start = time.perf_counter()
             action()
             if turn:

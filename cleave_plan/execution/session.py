@@ -17,6 +17,7 @@ from cleave_plan.execution.inputs import check_inputs
 from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.reproducible import on_grid
 from cleave_plan.execution.server import RunResult, Walk
+from cleave_plan.execution.sharing import groups_of
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.conv_kernel import Convolution, takes
@@ -62,7 +63,7 @@ class Session:
             )  # fmt: skip
         self._reproducible = reproducible
         placed = self._admitted(plan)
-        self._load = device_load(placed.values())
+        self._placed, self._load = placed, device_load(placed.values())
         self._engine = LocalEngine(workers) if engine is None else engine
         self._chosen = self._engine.convolution if isinstance(self._engine, LocalEngine) else Convolution.NUMPY
         self._memory = self._engine.memory if isinstance(self._engine, LocalEngine) else None
@@ -85,7 +86,10 @@ class Session:
         """
         values = check_inputs(self._imported, inputs)
         if self._load and not self._started:
-            self._engine.start(self._load)
+            if isinstance(self._engine, LocalEngine):
+                self._engine.start(self._load, groups_of(self._placed.values(), self._load, self._engine.workers))
+            else:
+                self._engine.start(self._load)
             self._started = True
         result = self._walk.run(values, workers=len(self._engine.processes))
         return replace(result, notes=(*result.notes, *self._notes))
@@ -106,7 +110,7 @@ class Session:
         Raises InputFileError when model and plan do not belong together.
         """
         placed = self._admitted(plan)
-        self._load = device_load(placed.values())
+        self._placed, self._load = placed, device_load(placed.values())
         self._notes = sent_again(plan) + left_to_numpy(placed.values(), self._chosen)
         self._walk.place(placed)
 

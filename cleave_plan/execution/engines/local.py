@@ -54,7 +54,7 @@ class LocalEngine:
         self.convolution = require_convolution(convolution)
         if workers is not None and workers < 1:
             raise UsageError(f"{workers} workers asked for", expected="1 or more")
-        self._limit = workers or usable_cores()
+        self.workers = workers or usable_cores()
         self._hang_limit_s = hang_limit_s
         self._start = tuple(start)
         self._workers: list[Worker] = []
@@ -68,9 +68,9 @@ class LocalEngine:
         self._beats = self._shared.empty(BEATS.shape, BEATS.dtype)
         self._beats[:] = 0
 
-    def start(self, load: Mapping[str, float]) -> None:
-        """Start the workers and share the device identities out, so that their loads are as even as whole devices allow."""
-        for devices in share_out(load, min(self._limit, len(load))):
+    def start(self, load: Mapping[str, float], groups: Sequence[tuple[str, ...]] | None = None) -> None:
+        """Start the workers, which play ``groups`` of devices; without any, their loads are as even as whole devices allow."""
+        for devices in groups or share_out(load, min(self.workers, len(load))):
             self._spawn(devices, late=False)
 
     def join(self, devices: Sequence[str]) -> None:
