@@ -221,7 +221,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scip", description="The rival's program in SCIP, and ours.")
     parser.add_argument("gemms", nargs="*", metavar="GEMM", help=f"any of {', '.join(SHAPES)} (default: all)")
     parser.add_argument("--devices", type=numbers, default=(2, 4, 8, 12), metavar="N,N")
-    parser.add_argument("--limit", type=float, default=600.0, metavar="S", help="processor seconds for each solve of SCIP (default 600)")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, metavar="S", help="processor seconds of each solve by SCIP (default 600)"
+    )
     parser.add_argument("--gap", type=float, default=0.0, metavar="G", help="relative gap at which SCIP may stop (default 0)")
     parser.add_argument("--real", action="store_true", help="sides need not be whole numbers")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

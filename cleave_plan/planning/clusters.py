@@ -45,8 +45,8 @@ AIM = 8e-3
 _TALLEST = 4
 """Bands are not expected to be more than so many times as high as if all were the same."""
 
-ROUNDS, PATIENCE = 120, 40
-"""Rounds of exchanges at the most, and in a row without one that helped."""
+ROUNDS, PATIENCE, GAIN = 120, 10, 1e-3
+"""Rounds of exchanges at the most; they end after any ``PATIENCE`` of them that won less than this share of the item's rows."""
 
 _NEAR, _TRIALS, _GROWTH = 3e-4, 12, 1.5
 """Of the least T: how near to it is near enough, times that are tried at the most, the power of time that cover grows with."""
@@ -116,9 +116,10 @@ class _Bands:
         """``seat`` after exchanges that make bands higher at time T."""
         rng, count, rows = np.random.default_rng(0), len(self.sizes), self.item.terms.rows
         first, single = np.cumsum(self.sizes) - self.sizes, self._single(T)
-        height, last = self._heights(single, seat), 0
-        for turn in range(ROUNDS):
-            if height.sum() >= rows or turn - last > PATIENCE:
+        height = self._heights(single, seat)
+        covers = [float(height.sum())]
+        while covers[-1] < rows and len(covers) <= ROUNDS:
+            if len(covers) > PATIENCE and covers[-1] - covers[-1 - PATIENCE] < GAIN * rows:
                 break
             pairs = rng.permutation(count)[: count // 2 * 2].reshape(-1, 2)
             one, two = (first[side] + rng.integers(self.sizes[side]) for side in pairs.T)
@@ -129,7 +130,7 @@ class _Bands:
             kept = np.concatenate([one[better], two[better]])
             seat[kept], moved = other[kept], pairs[better].ravel()
             height[moved] = changed[moved]
-            last = turn if len(kept) else last
+            covers.append(float(height.sum()))
         return seat
 
     def _least(self, seat: Ints, floor_s: float) -> float:

@@ -33,7 +33,10 @@ LADDER = 1.5
 """Ratio between the sizes of the device subsets that are tried."""
 
 CLOSE = 150
-"""The crossing of device time and link time is searched to one part in this of the subset's size."""
+"""The crossing of device time and link time is searched to one part in this, of the times or of the subset's size."""
+
+CROSSING = 0.8
+"""How the size follows the ratio of the two times (tiles' sides fall with the root of the number of devices, areas with it)."""
 
 FRUGAL = 1.015
 """Operand bytes allowed, over the least, where the servers' egress binds."""
@@ -87,11 +90,11 @@ class Search:
             if thorough:
                 self.close_in(most, NEAR if self.usual else FAR, frugal)
             else:
-                self.attempt(most, frugal)
+                self.attempt(most, frugal, np.inf)
         for count in _ladder(most)[: None if thorough else 1]:
             if self.floor(count, self.links) >= self.best_s * (1 - _WORTH):
                 break  # smaller subsets have larger bounds
-            self.attempt(count, self.devices)
+            self.attempt(count, self.devices, self.floor(count, self.links))
         for count in sorted({most, len(self.order)}) if cuts_depth(self.terms, self.inner) else ():
             if count not in self.barred:
                 self.attempt_bars(count)
@@ -104,11 +107,22 @@ class Search:
         return self.floor(most, self.links, cut=True) < _PROMISE * self.floor(most, self.links)
 
     def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
-        """Bisect for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
+        """Search for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``.
+
+        With n devices, link time over device time grows about as n to the power of ``1 / CROSSING``: each trial says where the
+        next one should be, inside the bracket that the trials before it leave.
+        """
         low, high = max(1, int(near / margin)), min(len(self.order), int(near * margin) + 1)
-        while high - low > max(1, low // CLOSE):
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.attempt(middle, frugal) else (middle, high)
+        count, tried = min(near, high), set[int]()
+        while high - low > max(1, low // CLOSE) and count not in tried:
+            ratio = self.attempt(count, frugal, np.inf)
+            tried.add(count)
+            low, high = (low, count) if ratio > 1 else (count, high)
+            if abs(ratio - 1) < 1 / CLOSE:
+                high = count
+                break
+            guess = count * ratio**-CROSSING if ratio > 0 else np.inf
+            count = round(min(max(guess, low + 1), high - 1))
         self.usual = high
 
     def affordable(self) -> int:
@@ -177,13 +191,14 @@ class Search:
         )
         return replace(self.devices, uplink=np.maximum(uplink, 1e-9))
 
-    def attempt(self, count: int, shown: DeviceColumns) -> bool:
-        """Tile over the ablest ``count`` as if they had the figures ``shown``; do the links bind?"""
-        made = self.offer(_candidates(self.terms, shown, self.order[:count], self.part.gemm))
+    def attempt(self, count: int, shown: DeviceColumns, enough_s: float) -> float:
+        """Tile over the ablest ``count`` as if they had the figures ``shown``; the best tiling's link time over its device time
+        (0 without one). ``enough_s``: as for :func:`~cleave_plan.planning.tiling.tilings`."""
+        made = self.offer(_candidates(self.terms, shown, self.order[:count], self.part.gemm, enough_s))
         if not made:
-            return False
+            return 0.0
         best = min(made, key=lambda option: option.seconds(self.links))
-        return best.links_s(self.links) > float(best.device_s.max())
+        return best.links_s(self.links) / max(float(best.device_s.max()), 1e-300)
 
     def offer(self, tilings: Iterable[Boxes]) -> list[Option]:
         """Price tilings of what is not the server's, and keep those that fit."""
@@ -211,8 +226,8 @@ def _ladder(count: int) -> list[int]:
     return sorted({*sizes, 1}, reverse=True)
 
 
-def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm) -> Iterator[Boxes]:
-    yield from tilings(terms, devices, subset)
+def _candidates(terms: Terms, devices: DeviceColumns, subset: Ints, gemm: Gemm, enough_s: float) -> Iterator[Boxes]:
+    yield from tilings(terms, devices, subset, enough_s=enough_s)
     if tiny(terms, len(subset)):
         yield from _exact(terms, devices, subset, gemm)
 

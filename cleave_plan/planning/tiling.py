@@ -40,16 +40,20 @@ _IN_TURN, _GROUPS, _WHOLE_ITEMS = 16, 2, 4
 take one item each, below the third devices may take whole items."""
 
 
-def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes]:
-    """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``)."""
+def tilings(terms: Terms, devices: DeviceColumns, order: Ints, *, enough_s: float = 0.0) -> Iterator[Boxes]:
+    """Candidates for all items of ``terms`` over the devices ``order`` (indices into ``devices``).
+
+    ``enough_s``: what the part takes anyway, for the servers' links; the long search of a large fleet's nested cuts is for
+    tilings above it.
+    """
     if terms.items == 1:
-        for transposed, found in _one_item(terms, devices, order, alone=True):
+        for transposed, found in _one_item(terms, devices, order, enough_s):
             yield boxes_of_items(found, terms.depth, 0, 1, turned=transposed)
         return
     per_item = len(order) / terms.items
     if per_item < _IN_TURN:
         one, shown = replace(terms, items=1), _with_latency_shared(devices, terms.items)
-        for transposed, found in _one_item(one, shown, order, alone=False):
+        for transposed, found in _one_item(one, shown, order, np.inf):
             yield boxes_of_items(found, terms.depth, 0, terms.items, turned=transposed)
     if per_item >= _GROUPS:
         grouped = shared_by_groups(terms, devices, order)
@@ -63,14 +67,14 @@ def tilings(terms: Terms, devices: DeviceColumns, order: Ints) -> Iterator[Boxes
                 yield turned(shared) if transposed else shared
 
 
-def _one_item(terms: Terms, devices: DeviceColumns, order: Ints, *, alone: bool) -> Iterator[tuple[bool, Rectangles]]:
+def _one_item(terms: Terms, devices: DeviceColumns, order: Ints, enough_s: float) -> Iterator[tuple[bool, Rectangles]]:
     """Strips both ways, where they are about as good; for fleets of up to ``SMALL_FLEET`` plain rows and columns too, and
-    for up to ``MOST`` devices, or ``_SEARCHED`` where the item is ``alone``, nested cuts where these are better."""
+    for up to ``MOST`` devices, or ``_SEARCHED`` above ``enough_s`` seconds, nested cuts where these are better."""
     floor_s = gemm_bound(terms, devices.take(order), FREE)
     ways = [(transposed, terms.transposed() if transposed else terms) for transposed in (False, True)]
     found = [group_into_strips(own, devices, order, floor_s) for _, own in ways]
     best = min((groups.seconds for groups in found if groups is not None), default=np.inf)
-    searched, beat_s = 1 < len(order) <= (_SEARCHED if alone else MOST), np.inf
+    searched, beat_s = 1 < len(order) <= _SEARCHED, np.inf
     for (transposed, own), groups in zip(ways, found, strict=True):
         made = []
         if groups is not None and groups.seconds <= best * _ABOUT_AS_GOOD:
@@ -81,8 +85,10 @@ def _one_item(terms: Terms, devices: DeviceColumns, order: Ints, *, alone: bool)
             beat_s = min(beat_s, makespan(own, devices, boxes)) if searched else beat_s
             yield transposed, boxes
     if searched:
-        search = slicing_tilings if len(order) <= MOST else clustered
-        nested = search(terms, devices, order, beat_s, floor_s)
+        nested = (
+            slicing_tilings(terms, devices, order, beat_s, floor_s) if len(order) <= MOST
+            else clustered(terms, devices, order, beat_s, max(floor_s, enough_s))
+        )  # fmt: skip
         if nested is not None:
             yield False, nested
 
