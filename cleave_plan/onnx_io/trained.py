@@ -51,7 +51,7 @@ def write_trained(
     except OSError as error:
         raise ExecutionError(
             f"the trained model cannot be written: {error.strerror or error}", where=str(out),
-            remedy="make room or choose another place, then go on with --resume",
+            remedy="make room or choose another place; a run with --checkpoint goes on with --resume, and only writes it",
         ) from None  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class MetricsFile:
     def _fault(self, error: OSError) -> ExecutionError:
         return ExecutionError(
             f"the metrics cannot be written: {error.strerror or error}", where=str(self._path),
-            remedy="make room or choose another file, then go on with --resume",
+            remedy="make room or choose another file; a run with --checkpoint goes on with --resume",
         )  # fmt: skip
 
     def __enter__(self) -> MetricsFile:
@@ -46,7 +46,11 @@ class MetricsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:  # fmt: skip
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as fault:  # what could not be written before is tried once more
+            if error is None:
+                raise self._fault(fault) from None
 
 
 def _lines_up_to(path: Path, step: int) -> bytes:

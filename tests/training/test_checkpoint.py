@@ -1,9 +1,11 @@
-"""Checkpoints: what comes back, what is refused, what survives a full disk, and who may write."""
+"""Checkpoints and metrics: what comes back, what is refused, what survives a full disk, and who may write."""
 
 from __future__ import annotations
 
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.training.checkpoint import Checkpoint, CheckpointFolder, read_checkpoint
+from cleave_plan.training.metrics import MetricsFile
 
 
 def checkpoint(step: int, *, size: int = 5) -> Checkpoint:
@@ -33,6 +36,19 @@ def same(first: Checkpoint, second: Checkpoint) -> bool:
         for name, array in first.arrays.items()
     )
     return facts and arrays and first.step == second.step
+
+
+@contextmanager
+def full_behind(size: int) -> Iterator[None]:
+    """The kernel refuses to write beyond so many bytes of a file, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
@@ -97,19 +113,28 @@ def test_a_file_that_was_sealed_by_someone_else(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+def write_lines(path: Path) -> None:
+    """The metrics of eight steps."""
+    with MetricsFile(path, kept=0) as metrics:
+        for step in range(1, 9):
+            metrics.write({"step": step, "loss": 0.5})
+
+
+def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
+    """The error names the file; the lines that were written are whole."""
+    path = tmp_path / "metrics.jsonl"
+    with full_behind(50), pytest.raises(ExecutionError, match=r"metrics\.jsonl: the metrics cannot be written"):
+        write_lines(path)
+    with MetricsFile(path, kept=8):
+        assert path.read_bytes() == b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n'
+
+
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """The error says which checkpoint is the last one; it is whole, and nothing is left of the new one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with CheckpointFolder(tmp_path) as folder:
         folder.write(checkpoint(1))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # the kernel then refuses to write, as on a full disk
-        try:
-            with pytest.raises(ExecutionError, match=r"step-00000001\.npz is the last one, and is whole"):
-                folder.write(checkpoint(2, size=10_000))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, handler)
+        with full_behind(20_000), pytest.raises(ExecutionError, match=r"step-00000001\.npz is the last one, and is whole"):
+            folder.write(checkpoint(2, size=10_000))
         assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.npz"]
         found = folder.newest().checkpoint
     assert found is not None
