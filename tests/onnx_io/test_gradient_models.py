@@ -137,6 +137,28 @@ def test_operator_without_a_rule(tmp_path: Path) -> None:
     assert list(differentiate(path, "mse", freeze=["w1"]).names.gradients) == ["w2"]
 
 
+def test_what_a_body_reads_depends_on_it_too(tmp_path: Path) -> None:
+    """An If has no rule; the parameter that only its branches read is named."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["w"], [f"{op}-w"])], op, [], [helper.make_tensor_value_info(f"{op}-w", TensorProto.FLOAT, [3])]
+        )
+        for op in ("Neg", "Exp")
+    ]
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], name="branch", then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("total", TensorProto.FLOAT, [])], [numpy_helper.from_array(np.ones(3, np.float32), "w")],
+    )  # fmt: skip
+    path = tmp_path / "if.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    with pytest.raises(InputFileError, match=r"'branch' \(If\).*the gradients of w depend on it"):
+        differentiate(path, "output:total")
+
+
 def test_choices_of_parameters(tmp_path: Path) -> None:
     """Patterns take or freeze by name, inputs too; a pattern without a match is refused."""
     path = two_layers(tmp_path)

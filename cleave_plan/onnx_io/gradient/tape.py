@@ -19,7 +19,7 @@ from cleave_plan.onnx_io.gradient.tensor import Tensor
 from cleave_plan.onnx_io.gradient.writer import Writer
 from cleave_plan.onnx_io.matrix_work import domain_of
 from cleave_plan.onnx_io.order import node_label
-from cleave_plan.onnx_io.views import NodeView
+from cleave_plan.onnx_io.views import NodeView, reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,10 @@ def no_rule(
     others: Collection[str] = (),
 ) -> InputFileError:  # fmt: skip
     """The refusal of one node (or of a ``form`` of it), with the tensors whose gradients would have passed through it."""
-    behind = set(node.input)
+    behind = set(reads(node))
     for index in reversed(on_paths.nodes):
         if not behind.isdisjoint(nodes[index].output):
-            behind.update(nodes[index].input)
+            behind.update(reads(nodes[index]))
     lost = [name for name in wanted if name in behind]
     listed = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
     what = f"{node_label(node)}: " + (
