@@ -341,12 +341,16 @@ def truth(module: nn.Module, x: torch.Tensor) -> Truth:
 
 
 def export(module: nn.Module, x: torch.Tensor, case: Case, exporter: str, opset: int, path: Path) -> None:
-    """Write ``module`` as ONNX; input ``x``, output ``logits``. Names of parameters stay where the exporter lets them."""
+    """Write ``module`` as ONNX; input ``x``, output ``logits``. Names of parameters stay where the exporter lets them.
+
+    The optimizer of the dynamo exporter folds batch norms into the convolutions before them: modules that have some go without.
+    """
     options: dict[str, object] = {
         "input_names": ["x"], "output_names": ["logits"], "opset_version": opset, "dynamo": exporter == "dynamo"
     }  # fmt: skip
     if exporter == "dynamo":
-        options |= {"dynamic_shapes": (dict(case.axes),), "external_data": False, "verbose": False}
+        normed = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
+        options |= {"dynamic_shapes": (dict(case.axes),), "external_data": False, "verbose": False, "optimize": not normed}
     else:
         mode = torch.onnx.TrainingMode.TRAINING if module.training else torch.onnx.TrainingMode.PRESERVE
         options |= {"dynamic_axes": {"x": case.axes}, "training": mode, "do_constant_folding": not module.training}
