@@ -6,8 +6,9 @@ the option's name.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -168,6 +169,14 @@ def output_file(text: str) -> Path:
     path = Path(text)
     require_writable(path)
     return path
+
+
+def require_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Raise UsageError when a file to write (by its option) is another one, or one that is read."""
+    taken = {os.path.realpath(path): option for option, path in inputs.items() if path is not None}
+    for option, path in outputs.items():
+        if path is not None and (other := taken.setdefault(os.path.realpath(path), option)) != option:
+            raise UsageError(f"{path} is the file of {other}, too", where=option, expected="a file of its own")
 
 
 def input_file(text: str) -> Path:

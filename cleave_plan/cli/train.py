@@ -15,6 +15,7 @@ from cleave_plan.cli.options import (
     integrity_option,
     json_option,
     output_file,
+    require_apart,
     runtime_option,
     servers_option,
     size_options,
@@ -122,6 +123,10 @@ def train(
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.training import training_document, training_text
 
+    require_apart(
+        {"--out": out, "--metrics": metrics},
+        {"--data": data, "--fleet": fleet_file, "--config": config_file, "--plan": plan_file},
+    )  # fmt: skip
     fleet = load_fleet(fleet_file)
     if servers is not None:
         if plan_file is not None:

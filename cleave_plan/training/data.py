@@ -61,7 +61,7 @@ class ArrayBatches:
     ) -> None:
         self.fingerprint = fingerprint
         self._seed, self._shuffle = seed, shuffle
-        listing = "; ".join(f"{info.name}: {info.dtype} [samples, {_sizes(info.shape[1:])}]" for info in inputs)
+        listing = "; ".join(f"{info.name}: {info.dtype} {_text('samples', *info.shape[1:])}" for info in inputs)
         missing = [info.name for info in inputs if info.name not in arrays]
         if missing or not inputs:
             raise InputFileError(f"no array for {', '.join(map(repr, missing)) or 'any input'}", where=where, expected=listing)
@@ -85,7 +85,7 @@ class ArrayBatches:
             else:
                 raise InputFileError(
                     f"{info.name!r} has the shape {list(array.shape)}", where=where,
-                    expected=f"[{self._rows}, {_sizes(info.shape[1:])}], a row for each sample, or {list(info.shape)}",
+                    expected=f"{_text(self._rows, *info.shape[1:])}, a row for each sample, or {list(info.shape)}",
                 )  # fmt: skip
         self._per_epoch = self._rows // self.samples
         if not self._per_epoch:
@@ -146,5 +146,5 @@ class IteratedBatches:
         return {"batch": number}
 
 
-def _sizes(shape: Sequence[int]) -> str:
-    return ", ".join(map(str, shape))
+def _text(*sizes: int | str) -> str:
+    return f"[{', '.join(map(str, sizes))}]"

@@ -64,6 +64,7 @@ class Trainer:
         self._identity: dict[str, Any] = {}
         self._workers = 0
         self._run_notes: dict[str, None] = {}
+        self._idle_batches = 0
 
     def run(self, duration: Duration, progress: Progress = silent) -> TrainingResult:
         """Train; the result has the values of the last step.
@@ -101,6 +102,8 @@ class Trainer:
                     written = folder.write(self._checkpoint(report.step))
                 if stopped:
                     raise _interrupted(stopped, report.step, duration.steps, written)
+            if self._idle_batches:
+                self._notes.append(f"batches in which no label counts, whose loss and gradients are 0: {self._idle_batches}")
             return TrainingResult(
                 first_step=first + 1, steps=tuple(reports), samples=self._samples, tokens=self._tokens,
                 seconds=time.perf_counter() - begin, predicted_step_s=self._predicted_s, servers=self._server_reports(),
@@ -163,7 +166,9 @@ class Trainer:
 
     def _batch(self, number: int, *, where: str) -> RunResult:
         """Run batch ``number`` (from 0) and take in its running statistics; raises ExecutionError when its loss is not finite."""
-        result = self._session.run({**self._batches.batch(number), **self._parameters.feeds})
+        batch = self._batches.batch(number)
+        self._count_labels(batch, where=where)
+        result = self._session.run({**batch, **self._parameters.feeds})
         self._workers = result.workers
         self._run_notes.update(dict.fromkeys(result.notes))
         if not math.isfinite(self._loss(result)):
@@ -173,6 +178,13 @@ class Trainer:
             )  # fmt: skip
         self._parameters.keep_statistics(outputs_of(self._step.gradient.names.statistics, result.outputs))
         return result
+
+    def _count_labels(self, batch: Mapping[str, Array], *, where: str) -> None:
+        """See that labels are classes, and that some count; arrays that are none are the session's to refuse."""
+        labels = self._step.labels
+        given = None if labels is None else batch.get(labels.target)
+        if labels is not None and isinstance(given, np.ndarray) and given.dtype.kind == "i":
+            self._idle_batches += not labels.counted(given, where=f"the data of {where}")
 
     def _loss(self, result: RunResult) -> float:
         return float(np.asarray(result.outputs[self._step.gradient.names.loss]).reshape(()))

@@ -83,13 +83,18 @@ def test_several_servers(files: Files, data: Path, tmp_path: Path) -> None:
         (["--shape", "x=63x256"], 2, "bound to 63 by --shape x, and to 64 by --dim"),
         (["--freeze", "*"], 4, "no parameter has a gradient"),
         (["--engine", "ray", "--workers", "2"], 2, "workers are of the local engine"),
+        (["--metrics", "out.onnx"], 2, "--metrics: out.onnx is the file of --out, too"),
+        (["--config", "out.onnx"], 2, "--out: out.onnx is the file of --config, too"),
         (["--servers", "2"], 2, "2 servers asked for; expected between 1 and 1"),
         (["--servers", "home", "--plan", "plan.json"], 2, "the plan says which servers there are"),
     ],
 )
-def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], code: int, text: str) -> None:
+def test_refusals(
+    files: Files, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, text: str
+) -> None:  # fmt: skip
     """One sentence, its exit code, and nothing is written."""
-    out = tmp_path / "out.onnx"
+    monkeypatch.chdir(tmp_path)
+    out = Path("out.onnx")
     base = [
         "--dim",
         "batch=64",
@@ -110,6 +115,18 @@ def test_refusals(files: Files, data: Path, tmp_path: Path, options: list[str], 
     assert result.exit_code == code, result.output
     assert text in result.stderr
     assert not out.exists()
+
+
+def test_labels_out_of_range_and_ignored(files: Files, tmp_path: Path) -> None:
+    """A label that is no class ends the run before its step; batches in which none counts are said."""
+    rng = np.random.default_rng(0)
+    base = ["train", files.model, "--dim", "batch=64", "--loss", "cross-entropy", "--fleet", files.fleet, "--steps", "2"]
+    for label, code, told in ((10, 4, "holds the label 10, at [0] of the batch"), (-100, 0, "no label counts")):
+        data = tmp_path / "data.npz"
+        np.savez(data, x=rng.standard_normal((64, 256)).astype(np.float32), target=np.full(64, label))
+        result = cleave(*base, "--data", data, "-o", tmp_path / "out.onnx")
+        assert result.exit_code == code, result.stderr
+        assert told in " ".join((result.stdout + result.stderr).split())
 
 
 def test_open_sizes_are_refused(files: Files, data: Path, tmp_path: Path) -> None:

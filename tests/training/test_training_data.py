@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from cleave_plan.errors import InputFileError
 from cleave_plan.training.data import ArrayBatches, batches_of
 from cleave_plan.training.npzfile import map_arrays
+from cleave_plan.training.step import Labels
 from cleave_plan.workload.graph import TensorInfo
 
 INPUTS = (
@@ -117,3 +119,27 @@ def test_iterators() -> None:
         once.batch(3)
     with pytest.raises(InputFileError, match="the data ended after 0 batches"):
         batches_of([], INPUTS, seed=0, shuffle=True).batch(0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([0, 2, 3, 1], r"label 3, at \[2\] .* from 0 to 2, as 'y' has 3 classes"),
+        ([0, -1, 3, 1], r"label -1, at \[1\]"),
+        ([[0, 1], [2, -7]], r"label -7, at \[1, 1\]"),
+    ],
+)
+def test_labels_that_are_no_class(labels: list[Any], told: str) -> None:
+    """To the graph -1 would be the last class: it is refused with its place."""
+    with pytest.raises(InputFileError, match=told):
+        Labels(target="target", output="y", classes=3, ignored=-100).counted(np.array(labels), where="step 1")
+
+
+def test_labels_that_count() -> None:
+    """All but the ignored one; any from 0 on where the number of classes is not known."""
+    labels = np.array([[0, 2], [-100, 1]])
+    assert Labels(target="t", output="y", classes=3, ignored=-100).counted(labels, where="") == 3
+    unknown = Labels(target="t", output="y", classes=None, ignored=-100)
+    assert unknown.counted(np.array([7, 12345, -100]), where="") == 2
+    with pytest.raises(InputFileError, match="expected labels 0 or more"):
+        unknown.counted(np.array([7, -1]), where="")
