@@ -80,11 +80,11 @@ class InnerWork:
         choices: dict[Choice, None] = {}
         for part in parts:
             for gemm in part.gemms:
-                key = replace(gemm, form=replace(gemm.form, repeats=1))
+                key = replace(gemm, form=gemm.form._replace(repeats=1))
                 gemms[key] = gemms.get(key, 0) + gemm.form.repeats
             unknown.update(dict.fromkeys(part.unknown))
             choices.update(dict.fromkeys(part.choices))
-        merged = tuple(replace(gemm, form=replace(gemm.form, repeats=times)) for gemm, times in gemms.items())
+        merged = tuple(replace(gemm, form=gemm.form._replace(repeats=times)) for gemm, times in gemms.items())
         return cls(merged, tuple(unknown), tuple(choices))
 
     def times(self, number: int | None, region: Region) -> InnerWork:
@@ -97,7 +97,7 @@ class InnerWork:
             return InnerWork((), lost + self.unknown, self.choices)
         if number == 0:
             return InnerWork()
-        gemms = (replace(gemm, form=replace(gemm.form, repeats=gemm.form.repeats * number)) for gemm in self.gemms)
+        gemms = (replace(gemm, form=gemm.form._replace(repeats=gemm.form.repeats * number)) for gemm in self.gemms)
         return InnerWork(tuple(gemms), self.unknown, self.choices)
 
     def with_unique_names(self) -> InnerWork:
@@ -176,7 +176,7 @@ def _node_work(view: NodeView, operator: Operator, path: str, made: Pass, region
         if a is None or b is None:
             return _unknown(path, view, "the element type of its operands is not known")
         out_dtype = form.out_dtype or dtype_of(facts.get(output, UNKNOWN).elem) or a.dtype
-        pinned = replace(form, pinned=f"inside {region.op} {region.path}")
+        pinned = form._replace(pinned=f"inside {region.op} {region.path}")
         gemms.append(
             InnerGemm(
                 name=name, node=path, op=view.op, form=pinned, a=a, b=b, output=scope.names.get(output, output),

@@ -148,8 +148,7 @@ class ShapeWalk:
             refuse_too_few(view, self._inference, str(self.path))
             if key is None:
                 return self._infer(view, inputs, None)
-            valued = all(fact.value is not None or not name for name, fact in zip(view.inputs, inputs, strict=True))
-            answer = self._valued(view, inputs) if valued and inputs else self._infer(view, inputs, None)
+            answer = self._valued(view, inputs) if _have_values(view, inputs) else self._infer(view, inputs, None)
             self._answers[key] = answer
         return answer
 
@@ -283,6 +282,14 @@ class ShapeWalk:
             self.conflicts.append((node_label(node), name, _text(claim.shape), _text(fact.shape)))
             return Fact(elem=elem, shape=fact.shape, value=fact.value)
         return Fact(elem=elem, shape=tuple(map(_more_certain, fact.shape, claim.shape)), value=fact.value)
+
+
+def _have_values(view: NodeView, inputs: list[Fact]) -> bool:
+    """Whether the values of all inputs are known, at least in part; of most nodes already the first has none."""
+    for name, fact in zip(view.inputs, inputs, strict=True):
+        if fact.value is None and name:
+            return False
+    return bool(inputs)
 
 
 def _microsoft_rule(op: str) -> ShapeRule | None:
