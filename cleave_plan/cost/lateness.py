@@ -4,7 +4,7 @@ Predicted times hold up to a spread s (of their logarithm). A device that was se
 
     t + w * exp(4 s) + GRACE_S
 
-In a run w is scaled by the device's pace so far and s is what that pace was off by before
+In a run w is scaled by the device's pace so far, and by that of the level's other devices, and s is what these were off by before
 (:mod:`cleave_plan.execution.watch`); the simulator knows no better than the least spread.
 """
 

@@ -7,6 +7,12 @@ in :mod:`cleave_plan.cost.lateness`: a device that was sent work of w seconds is
 
     pace * w * exp(4 s) + GRACE_S
 
+A busy machine or network slows all devices of a level down at once, which says nothing of one that is still out. So when half of
+a level's devices have done their work, of which three at least have a pace, their median factor f over what was expected of them
+is taken as the level's, s is the spread of devices around the factors of their levels, and the deadline
+
+    f * pace * w * exp(4 s) + GRACE_S
+
 Without any pace there is no deadline: an engine sees by itself that a device is gone, and the local one that it hangs.
 """
 
@@ -14,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import median
 
@@ -31,6 +37,10 @@ OWN_LEVELS, ALL_LEVELS = 8, 200
 """Levels that are remembered of each device and of all."""
 
 
+LEAST_DONE = 3
+"""Devices of a level that say how fast it goes."""
+
+
 def work_of(task: Task) -> float:
     """Predicted seconds of a tile, on a device of :data:`FLOP_PER_S`."""
     g, r, c = task.box.result_shape
@@ -39,13 +49,17 @@ def work_of(task: Task) -> float:
 
 @dataclass(slots=True)
 class _Row:
-    """What a device has to do in this level: tasks, their work when the last was sent, and when that was."""
+    """What a device has to do in this level: tasks, their work when the last was sent, and when that was.
+
+    ``off``: the logarithm of how many times as long as expected it took, when it is done.
+    """
 
     tasks: int = 0
     work: float = 0.0
     load: float = 0.0
     sent_s: float = 0.0
     heard_s: float = 0.0
+    off: float | None = None
 
 
 class Watch:
@@ -59,12 +73,17 @@ class Watch:
         self._rows: dict[str, _Row] = {}
         self._own: dict[str, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=ALL_LEVELS)
-        self._off: deque[float] = deque(maxlen=ALL_LEVELS)
-        self._margin: float | None = None  # exp(4 s), until the spread is known anew: the server asks for it with every event
+        self._off, self._off_level = deque[float](maxlen=ALL_LEVELS), deque[float](maxlen=ALL_LEVELS)
+        # exp(4 s) for both, until the spreads are known anew: the server asks for it with every event.
+        self._margins: tuple[float, float] | None = None
         self._overtaken: dict[str, int] = {}
 
     def begin(self) -> None:
         """A level begins: nobody has anything to do."""
+        offs = self._offs()
+        if len(offs) >= LEAST_DONE:
+            self._off_level.extend(abs(off - median(offs)) for off in offs)
+            self._margins = None
         self._rows.clear()
 
     def sent(self, task: Task, now_s: float) -> None:
@@ -84,8 +103,9 @@ class Watch:
         ratio = max(now_s - row.sent_s, 1e-6) / row.load
         expected = self._pace(task.device)
         if expected is not None:
-            self._off.append(abs(math.log(ratio / expected)))
-            self._margin = None
+            row.off = math.log(ratio / expected)
+            self._off.append(abs(row.off))
+            self._margins = None
         self._own.setdefault(task.device, deque(maxlen=OWN_LEVELS)).append(ratio)
         self._all.append(ratio)
         row.work = 0.0
@@ -99,9 +119,11 @@ class Watch:
         row, pace = self._rows.get(device), self._pace(device)
         if row is None or not row.tasks or pace is None:
             return math.inf
-        if self._margin is None:
-            self._margin = margin(1.4826 * median(self._off) if self._off else 0.0)
-        return row.sent_s + pace * row.load * self._margin + GRACE_S
+        if self._margins is None:
+            self._margins = _margin(self._off), _margin(self._off_level)
+        factor = self._level_factor()
+        expected = pace * row.load * (self._margins[0] if factor is None else factor * self._margins[1])
+        return row.sent_s + expected + GRACE_S
 
     def silent_s(self, device: str, now_s: float) -> float:
         """How long ago a device was heard of in this level, or sent its first tile."""
@@ -121,6 +143,23 @@ class Watch:
         """A device was given up: others may have waited for the same process."""
         self._overtaken.clear()
 
+    def _offs(self) -> list[float]:
+        """How far those devices are off that are done with this level, in order."""
+        return sorted(row.off for row in self._rows.values() if row.off is not None)
+
+    def _level_factor(self) -> float | None:
+        """How many times as long as expected this level takes its devices, by the lower median over all of them, done or not.
+
+        None as long as too few are done.
+        """
+        offs, middle = self._offs(), (len(self._rows) - 1) // 2
+        return math.exp(offs[middle]) if len(offs) >= max(LEAST_DONE, middle + 1) else None
+
     def _pace(self, device: str) -> float | None:
         own = self._own.get(device)
         return median(own) if own else median(self._all) if self._all else None
+
+
+def _margin(offs: Collection[float]) -> float:
+    """The margin for the spread of logarithms, by their median absolute deviation."""
+    return margin(1.4826 * median(offs) if offs else 0.0)
