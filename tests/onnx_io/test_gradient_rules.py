@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cleave_plan.onnx_io.gradient.rules import RULES
 
-EXAMPLES = settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+EXAMPLES = settings(max_examples=6, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize("op", sorted(RULES))

@@ -16,7 +16,7 @@ from cleave_plan.onnx_io.gradient.losses import LossSpec
 pytestmark = pytest.mark.long
 
 MODELS = ("mlp", "cnn", "resnet", "mobilenet", "gpt2", "opt", "bert", "llama", "vit", "t5", "lstm", "gru")
-OPERATOR_SETS = [*(("legacy", opset) for opset in (13, 16, 20)), *(("dynamo", opset) for opset in (20, 22, 23, 25))]
+OPERATOR_SETS = [*(("legacy", opset) for opset in (13, 14, 20)), *(("dynamo", opset) for opset in (20, 22, 23, 25))]
 """From the oldest that is read to the newest that an exporter writes."""
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cleave_plan.api import gradient, load_model_of, load_onnx, load_plan, make_plan, save_plan, simulate_plan, verify
+from cleave_plan.api import diff_plans, gradient, load_model_of, load_onnx, load_plan, make_plan, save_plan, simulate_plan, verify
 from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.plan.plan import Plan
@@ -206,13 +206,16 @@ def test_a_plan_of_it(planned: tuple[Path, Plan, Workload], tmp_path: Path) -> N
 
 
 def test_a_plan_for_another_kind_of_step(planned: tuple[Path, Plan, Workload]) -> None:
-    """The second opinion names the field."""
+    """The second opinion names the field, and so does what changed between two plans."""
     path, plan, _ = planned
     fleet = generate_fleet(4, preset="cleave", seed=5)
     verdict = verify(plan, load_onnx(path, dims=TEXT, training=True), fleet)
     assert not verdict.ok
     assert any(finding.where == "$.recompute" and "--recompute" in finding.sentence for finding in verdict.findings)
-    assert not verify(replace(plan, recompute=None), load_model_of(plan, path), fleet).ok
+    plain = replace(plan, recompute=None)
+    assert not verify(plain, load_model_of(plan, path), fleet).ok
+    before, after = diff_plans(plain, plan).made_for["recompute"]
+    assert (before, after.partition(",")[0]) == ("", "5 segments")
 
 
 def test_refusals(tmp_path: Path) -> None:
