@@ -144,10 +144,11 @@ def gather_elements(rng: np.random.Generator) -> Case:
 
 
 def gather_nd(rng: np.random.Generator) -> Case:
-    """Elements, rows or planes by their places, which may repeat."""
-    x, lead = values(rng, *shape_of(rng, 3)), shape_of(rng, int(rng.integers(1, 3)))
-    places = [rng.integers(-size, size, lead) for size in x.shape[: rng.integers(1, 4)]]
-    return Case(op="GatherND", inputs=[x, np.stack(places, axis=-1)])
+    """Elements, rows or planes by their places, which may repeat; within batches of up to two axes."""
+    x, batches = values(rng, *shape_of(rng, 4)), int(rng.integers(0, 3))
+    lead = [*x.shape[:batches], *shape_of(rng, int(rng.integers(0, 3)))]
+    places = [rng.integers(-size, size, lead) for size in x.shape[batches : rng.integers(batches + 1, 5)]]
+    return Case(op="GatherND", inputs=[x, np.stack(places, axis=-1)], attributes={"batch_dims": batches})
 
 
 def scatter_elements(rng: np.random.Generator) -> Case:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from cleave_plan.onnx_io.gradient.rule import NoRuleError, Op, Partials, gradient_of
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 
@@ -53,10 +55,29 @@ def gather_elements(op: Op) -> Partials:
 
 @gradient_of("GatherND")
 def gather_nd(op: Op) -> Partials:
-    """Y[i] = X[I[i]]: dX[I[i]] += dY[i]."""
-    if op.integer("batch_dims", 0):
-        raise NoRuleError("GatherND with batch_dims")
-    return {0: lambda: op.x(0).zeros().op("ScatterND", op.x(1), op.dy, reduction="add")}
+    """Y[b, i] = X[b, I[b, i]], b over the first ``batch_dims`` axes: dX[b, I[b, i]] += dY[b, i]."""
+
+    def of_x() -> Tensor:
+        places = _with_batches(op.x(1), op.integer("batch_dims", 0))
+        return op.x(0).zeros().op("ScatterND", places, op.dy, reduction="add")
+
+    return {0: of_x}
+
+
+def _with_batches(indices: Tensor, axes: int) -> Tensor:
+    """Places within a batch (along the last axis) with those along the first ``axes`` axes before them."""
+    if not axes:
+        return indices
+    sizes = indices.sizes()
+    column = sizes.op("Slice", sizes.ints(0), sizes.ints(-1)).op("Concat", sizes.ints(1), axis=0)
+    batches = [
+        indices.constant(np.array(0))
+        .op("Range", indices.size_of(axis).op("Squeeze"), indices.constant(np.array(1)))
+        .reshape([-1] + [1] * (indices.rank - axis - 1))
+        .expand(column)
+        for axis in range(axes)
+    ]
+    return batches[0].op("Concat", *batches[1:], indices, axis=-1)
 
 
 @gradient_of("ScatterElements", "ScatterND")
