@@ -6,6 +6,7 @@ Usage: python ray_session.py MODEL FOLDER. One JSON document on stdout says what
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from hand_plans import random_plan
 from ray.cluster_utils import Cluster
 from training_cases import perceptron, samples, train_here
 
+from cleave_plan.api import load_fleet, train
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.engines.base import Event, Failed, Finished, Joined, Lost, Task
@@ -30,7 +32,7 @@ from cleave_plan.training.run import Duration
 from cleave_plan.training.settings import Settings
 from cleave_plan.workload.gemm import GemmShape
 
-STORE_BYTES = 80 << 20
+STORE_BYTES, STEPS = 80 << 20, 40
 SIDE = 256
 
 
@@ -73,6 +75,39 @@ def trained(cluster: Cluster, folder: Path, lose: Any) -> dict[str, Any]:
     return {
         "losses": {name: [report.loss for report in run.steps] for name, run in runs.items()},
         "lost": [list(incident.devices) for report in runs["ray"].steps for incident in report.incidents],
+    }
+
+
+def listed(path: Path, devices: int) -> Path:
+    """A fleet file of so many equal devices beside a server that is too slow for anything."""
+    links = "downlink: 1 Gbit/s, uplink: 1 Gbit/s, latency: 1 us, memory: 1 GB"
+    rows = "".join(f"  - {{name: device-{place}, flops: 1 MFLOP/s, {links}}}\n" for place in range(devices))
+    server = "{name: home, flops: 1 kFLOP/s, memory: 8 GB, memory_bandwidth: 5 GB/s, egress: 2 Gbit/s, ingress: 2 Gbit/s}"
+    path.write_text(f"schema: 1\nname: some\nservers:\n  - {server}\ndevices:\n{rows}")
+    return path
+
+
+def joined(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    """``train`` over three devices, to which the fleet file adds a fourth after the third step, while its node comes."""
+    model, fleet = perceptron(folder / "perceptron.onnx"), listed(folder / "fleet.yaml", 3)
+    whole = train(model, load_fleet(fleet), samples(), loss="mse", steps=STEPS)
+    came: list[Any] = []
+
+    def observe(done: int, total: int, label: str) -> None:
+        if total == STEPS and done == 3:
+            listed(fleet, 4)
+            came.append(node(cluster, "device-3"))
+        elif total == STEPS and done > 3:
+            time.sleep(0.3)
+
+    os.environ["RAY_ADDRESS"] = cluster.address
+    found = train(
+        model, load_fleet(fleet), samples(), loss="mse", steps=STEPS, engine="ray", fleet_file=fleet, progress=observe
+    )  # fmt: skip
+    cluster.remove_node(came[0], allow_graceful=False)
+    return {
+        "losses": [[report.loss for report in run.steps] for run in (whole, found)],
+        "changes": [[change.lost, change.joined] for report in found.steps if (change := report.change) is not None],
     }
 
 
@@ -231,6 +266,7 @@ def main() -> None:
         said["disturbed"] = batch(cluster, model, outputs / "disturbed.npz", lose=third)
         third = node(cluster, "device-3")
         said["trained"] = trained(cluster, outputs, lose=third)
+        said["joined"] = joined(cluster, outputs)
         third = node(cluster, "device-3")
         engine = RayEngine(cluster.address)
         engine.start({f"device-{place}": 1.0 for place in range(4)})

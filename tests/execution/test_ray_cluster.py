@@ -109,6 +109,12 @@ def test_training_on_the_cluster(said: dict[str, Any]) -> None:
     assert ["device-3"] in said["trained"]["lost"]
 
 
+def test_a_device_joins_a_training_run(said: dict[str, Any]) -> None:
+    """It is written into the fleet file, and its node comes: the plan takes it in, and no bit of the losses shows it."""
+    assert said["joined"]["losses"][0] == said["joined"]["losses"][1]
+    assert said["joined"]["changes"] == [[[], ["device-3"]]]
+
+
 def test_a_piece_travels_once_to_a_node(said: dict[str, Any]) -> None:
     """Two devices of one node read the same B: the second is sent its rows of A only; a device elsewhere is sent both."""
     sharing = said["sharing"]
