@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
 from cleave_plan.onnx_io.gradient.build import GradientModel, GradientOptions, gradient_model
 from cleave_plan.onnx_io.gradient.losses import LossSpec
@@ -18,9 +19,12 @@ from cleave_plan.onnx_io.views import NodeView, view_of, views_of
 from cleave_plan.units import Unit, format_value
 from cleave_plan.workload.recompute import Segment, Segments
 
+_FLOATS = frozenset(dtype.value for dtype in DType if dtype.is_float)
+
 
 def segments_of(imported: ImportedModel) -> Segments:
-    """The segments of a forward model, as ``train`` makes them: batch norms by the batch, a loss on the first output.
+    """The segments of a forward model, as ``train`` makes them: batch norms by the batch, a loss on the first output
+    of real numbers.
 
     The gradient file is built in memory, without weights. Raises InputFileError for an operator without a gradient rule,
     UsageError for sizes that are open, and where the gradient file writes nodes out in others whose products run again.
@@ -50,10 +54,11 @@ def segments_of(imported: ImportedModel) -> Segments:
 
 def _differentiated(imported: ImportedModel) -> GradientModel:
     workload = imported.workload
-    first = workload.outputs[0]
-    kind = {0: f"output:{first.name}", 1: "mse"}.get(len(first.shape), "cross-entropy")
+    outputs = workload.outputs
+    scored = next((output for output in outputs if output.dtype in _FLOATS), outputs[0])
+    kind = {0: f"output:{scored.name}", 1: "mse"}.get(len(scored.shape), "cross-entropy")
     options = GradientOptions(batch_norm="batch", recompute=True, dims=workload.dims, shapes=workload.shapes)
-    return gradient_model(imported.path, LossSpec(kind=kind), options)
+    return gradient_model(imported.path, LossSpec(kind=kind, output="" if kind.startswith("output") else scored.name), options)
 
 
 def _places(views: Sequence[NodeView], segments: Sequence[Stretch]) -> dict[str, int]:
