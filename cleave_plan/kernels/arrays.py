@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ Array = NDArray[Any]
 
 def dtype_of_array(array: Array) -> DType:
     """The element type of an array; raises ValueError when it has none of ours."""
-    return DType(array.dtype.name)
+    return _dtype_of(array.dtype)
+
+
+@cache
+def _dtype_of(dtype: np.dtype[Any]) -> DType:
+    """Kept, because NumPy makes the name of a type anew whenever it is asked for."""
+    return DType(dtype.name)
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

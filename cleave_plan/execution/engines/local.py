@@ -112,7 +112,7 @@ class LocalEngine:
         whole = self._shared.empty(work.whole_shape, work.out_dtype)
         blocks = tuple(None if array is None else self._shared.block(array) for array in placed)
         prepared = self.convolution == Convolution.ONNXRUNTIME and takes(work) and self._are_constant(placed[1:2])
-        opening = wire.opening(wire.Job(job, work, blocks, self._shared.block(whole), prepared))
+        opening = wire.opening(wire.Job(work, job, blocks, self._shared.block(whole), prepared))
         arrays = tuple(array for array in placed if array is not None)
         self._jobs[job] = OpenJob(work=work, opening=opening, whole=whole, arrays=arrays)
         return whole

@@ -83,7 +83,8 @@ class Arena:
     def block_of(self, array: Array) -> Block | None:
         """Where ``array`` lies; None when any of it lies elsewhere."""
         offset = array.__array_interface__["data"][0] - self._address
-        low, high = _span(array.shape, array.strides)
+        dense = array.flags.c_contiguous
+        low, high = (0, array.nbytes - array.itemsize) if dense else _span(array.shape, array.strides)
         inside = offset + low >= 0 and offset + high + array.itemsize <= self._size
         return Block(offset, array.shape, array.strides, dtype_of_array(array)) if inside and array.size else None
 

@@ -11,6 +11,7 @@ import math
 import pickle
 import socket
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from cleave_plan.execution.engines.memory import Block
@@ -43,8 +44,8 @@ class Job(NamedTuple):
     ``prepared``: it is a convolution for onnxruntime, whose kernels are the same in every job that has them in this place.
     """
 
-    number: int
     work: Work
+    number: int
     operands: tuple[Block | None, ...]
     result: Block
     prepared: bool = False
@@ -74,7 +75,19 @@ class Answer(NamedTuple):
 
 def opening(job: Job) -> bytes:
     """The message that opens a job."""
-    return _framed(b"J", pickle.dumps(job))
+    return _framed(b"J", pickle.dumps((_packed(job.work), *job[1:])))
+
+
+@lru_cache(maxsize=1 << 12)
+def _packed(work: Work) -> bytes:
+    """Kept, because every batch has the same work again."""
+    return pickle.dumps(work)
+
+
+@lru_cache(maxsize=1 << 12)
+def _unpacked(data: bytes) -> Work:
+    work: Work = pickle.loads(data)
+    return work
 
 
 def tiles(order: Order) -> bytes:
@@ -104,8 +117,8 @@ def read_order(line: socket.socket) -> Job | Order | int | None:
     if body is None:
         return None
     if letter == b"J":
-        job: Job = pickle.loads(body)
-        return job
+        work, *rest = pickle.loads(body)
+        return Job(_unpacked(work), *rest)
     if letter == b"T":
         job_number, offset = _PLACE.unpack_from(body)
         rows = _TILE.iter_unpack(body[_PLACE.size :])
