@@ -51,7 +51,19 @@ def test_a_page_opens_without_network_or_errors(pages: dict[str, Path], kind: st
         ground = browser.run("getComputedStyle(document.documentElement).backgroundColor").strip("rgb()").split(",")
         assert (sum(map(int, ground)) < 200) == dark
         assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.run("[...document.querySelectorAll('.chart')].every(c => c.scrollWidth <= c.clientWidth)")
         assert len(browser.screenshot()) > 20_000
+
+
+def test_a_dark_page_prints_on_white(pages: dict[str, Path]) -> None:
+    """Printed from a dark screen, lines of the grid are pale and marks dark, and a list says what is chosen."""
+    with Browser(dark=True) as browser:
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        browser.open(pages["plan"])
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        line = browser.run("getComputedStyle(document.querySelector('.mark-rule.role-axis-grid line')).stroke")
+        assert min(map(int, line.strip("rgb()").split(","))) > 200
+        assert browser.run("[...document.querySelectorAll('select')].every(s => s.offsetWidth > 0)")
 
 
 def test_keys_reach_everything(pages: dict[str, Path]) -> None:

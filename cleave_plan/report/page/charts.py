@@ -40,13 +40,16 @@ def bars(name: str, value: str, *, by: Spec | None = None, rows: int, tooltip: S
 
 
 def with_ticks(spec: Mapping[str, Any], value: str) -> Spec:
-    """Bars with a tick at ``value`` on each."""
-    shared = {key: spec["encoding"][key] for key in ("y",)}
+    """Bars with a tick at ``value`` on each; the axis is called as the bars' values are, not after both."""
+    shared = {"y": spec["encoding"]["y"]}
+    own = spec["encoding"]["x"]
+    axis = {"type": "quantitative", "title": own["field"]}
     tick = {
         "mark": {"type": "tick", "thickness": 2, "color": "#d55e00", "aria": False},
-        "encoding": {"x": {"field": value, "type": "quantitative"}, **shared, "tooltip": spec["encoding"]["tooltip"]},
+        "encoding": {"x": {"field": value, **axis}, **shared, "tooltip": spec["encoding"]["tooltip"]},
     }
-    return {"layer": [{"mark": spec["mark"], "encoding": spec["encoding"]}, tick], "height": spec["height"]}
+    bar = {"mark": spec["mark"], "encoding": {**spec["encoding"], "x": {**own, **axis}}}
+    return {"layer": [bar, tick], "height": spec["height"]}
 
 
 def gantt(lane: str, start: str, stop: str, by: Spec, *, lanes: int, tooltip: Sequence[str], axis: str) -> Spec:
@@ -83,12 +86,13 @@ def boxes(*, by: Spec) -> Spec:
 
 
 def lines(x: str, y: str, by: Spec, *, tooltip: Sequence[str], log: bool = True, axis: str = "") -> Spec:
-    """One line for each name over ``x``; both axes logarithmic unless told."""
+    """One line for each name over ``x``; both axes logarithmic, or else linear over whole numbers."""
     scale = {"type": "log"} if log else {}
+    ticks = {} if log else {"axis": {"tickMinStep": 1, "format": "d"}}
     return {
         "mark": {"type": "line", "point": True, "aria": False},
         "encoding": {
-            "x": {"field": x, "type": "quantitative", "scale": {**scale, "nice": False}, "title": x},
+            "x": {"field": x, "type": "quantitative", "scale": {**scale, "nice": False}, "title": x, **ticks},
             "y": {"field": y, "type": "quantitative", "scale": scale, "title": axis or y},
             "color": by, "tooltip": [{"field": field} for field in tooltip],
         },

@@ -127,7 +127,7 @@ def _figure(name: str, chart: Chart) -> str:
     choice = ""
     if chart.choice:
         options = "".join(f'<option value="{place}">{escape(one.label)}</option>' for place, one in enumerate(chart.data))
-        choice = f'<label>{escape(chart.choice)} <select id="{name}-choice">{options}</select></label>'
+        choice = f'<label>{escape(chart.choice)}: <select id="{name}-choice">{options}</select></label>'
     spec = {"$schema": VEGA_LITE, "width": "container", **chart.spec, "data": {"name": "rows"}}
     data = [{"columns": {name: _packed(one.columns[name]) for name in one.columns}, "sizes": one.sizes} for one in chart.data]
     return (

@@ -1,22 +1,21 @@
 "use strict";
 // Each figure holds its specification and its data as JSON. Data are columns; a figure with a choice holds one set for each option;
 // a column of words that come again and again holds them once, and each row's place among them.
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
 const NARROW = 640;
 
+// Colours of the page's own style sheet, so that charts follow light, dark and paper without being drawn anew.
 function theme(width) {
   const ink = "currentColor";
   const below = width < NARROW ? { orient: "bottom", columns: 2 } : {};
   return {
     background: null,
     font: "system-ui, sans-serif",
-    axis: { labelColor: ink, titleColor: ink, gridColor: dark.matches ? "#343a40" : "#e3e5e8", domainColor: ink, tickColor: ink },
+    axis: { labelSeparation: 4, labelColor: ink, titleColor: ink, gridColor: "var(--grid)", domainColor: ink, tickColor: ink },
     legend: { labelColor: ink, titleColor: ink, ...below },
     header: { labelColor: ink, titleColor: ink },
     title: { color: ink },
     text: { color: ink },
-    mark: { color: dark.matches ? "#6cb4f5" : "#0072b2" },
+    mark: { color: "var(--mark)" },
     view: { stroke: null },
   };
 }
@@ -73,6 +72,5 @@ const watcher = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "600px" });
 figures.forEach((figure) => watcher.observe(figure));
-dark.addEventListener("change", () => figures.filter((figure) => figure.dataset.drawn).forEach(draw));
 window.drawAll = () => Promise.all(figures.filter((figure) => !figure.dataset.drawn).map(draw));
 window.addEventListener("beforeprint", window.drawAll);
