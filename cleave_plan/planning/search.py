@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,6 +44,9 @@ FRUGAL = 1.015
 FAR, NEAR = 1.25, 1.08
 """Ratios around the expected crossing that are searched: of the bound's estimate, and of one found for nearly the same GEMM."""
 
+_FED = 1.02
+"""Inner splits are tried over fewer devices where links take more than this ratio of the devices' time."""
+
 _WORTH_BARS = 1e-2
 """Inner splits are tried when their bound is at least this share below the best option (their search costs more)."""
 
@@ -84,7 +87,7 @@ class Search:
         """
         most, frugal = len(self.order), None if tiny(self.terms, len(self.order)) else self.frugal()
         if self.bars_first():
-            self.attempt_bars(most)
+            self.close_in_bars(most)
         if frugal is not None and self.floor(len(self.order), self.links) < self.best_s * (1 - _WORTH):
             most = self.usual or self.affordable()
             if thorough:
@@ -97,7 +100,7 @@ class Search:
             self.attempt(count, self.devices, self.floor(count, self.links))
         for count in sorted({most, len(self.order)}) if cuts_depth(self.terms, self.inner) else ():
             if count not in self.barred:
-                self.attempt_bars(count)
+                self.close_in_bars(count)
 
     def bars_first(self) -> bool:
         """Whether inner splits promise so much that tilings without are tried only where their bound is below what bars reach."""
@@ -107,23 +110,15 @@ class Search:
         return self.floor(most, self.links, cut=True) < _PROMISE * self.floor(most, self.links)
 
     def close_in(self, near: int, margin: float, frugal: DeviceColumns) -> None:
-        """Search for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``.
-
-        With n devices, link time over device time grows about as n to the power of ``1 / CROSSING``: each trial says where the
-        next one should be, inside the bracket that the trials before it leave.
-        """
+        """Search for the size at which device time and link time cross, within a ratio of ``margin`` of ``near``."""
         low, high = max(1, int(near / margin)), min(len(self.order), int(near * margin) + 1)
-        count, tried = min(near, high), set[int]()
-        while high - low > max(1, low // CLOSE) and count not in tried:
-            ratio = self.attempt(count, frugal, np.inf)
-            tried.add(count)
-            low, high = (low, count) if ratio > 1 else (count, high)
-            if abs(ratio - 1) < 1 / CLOSE:
-                high = count
-                break
-            guess = count * ratio**-CROSSING if ratio > 0 else np.inf
-            count = round(min(max(guess, low + 1), high - 1))
-        self.usual = high
+        self.usual = _crossing(lambda count: self.attempt(count, frugal, np.inf), min(near, high), low, high)
+
+    def close_in_bars(self, most: int) -> None:
+        """Inner splits over the ablest ``most``, and where the links bind then, over fewer."""
+        ratio = self.attempt_bars(most)
+        if ratio is not None and ratio > _FED:
+            _crossing(self.attempt_bars, max(1, round(most * ratio**-CROSSING)), 1, most)
 
     def affordable(self) -> int:
         """How many of the ablest devices the servers' egress can feed at the lower bound."""
@@ -157,12 +152,16 @@ class Search:
         needed = FRUGAL * least / np.maximum(bound_s - self.devices.latency, 1e-12)
         return replace(self.devices, downlink=np.clip(needed, 1e-9, self.devices.downlink))
 
-    def attempt_bars(self, count: int) -> None:
-        """Tile over the ablest ``count`` with inner splits, where their bound promises enough."""
+    def attempt_bars(self, count: int) -> float | None:
+        """Tile over the ablest ``count`` with inner splits, where their bound promises enough; as :meth:`attempt`."""
         subset = self.order[:count]
         self.barred.add(count)
-        if not tiny(self.terms, count) and self.floor(count, self.links, cut=True) < self.best_s * (1 - _WORTH_BARS):
-            self.offer(bar_tilings(self.terms, self.sparing(subset), subset))
+        floor_s = self.floor(count, self.links, cut=True)
+        if tiny(self.terms, count) or floor_s >= self.best_s * (1 - _WORTH_BARS):
+            return None
+        if self.options and floor_s >= self.floor(count, self.links) * (1 - _WORTH):
+            return None  # the bound would leave K whole
+        return self._ratio(self.offer(bar_tilings(self.terms, self.sparing(subset), subset)))
 
     def sparing(self, subset: Ints) -> DeviceColumns:
         """Where the servers could not add the partial sums of ``subset``'s bars, the devices with uplinks cut to the footprints
@@ -191,12 +190,14 @@ class Search:
         )
         return replace(self.devices, uplink=np.maximum(uplink, 1e-9))
 
-    def attempt(self, count: int, shown: DeviceColumns, enough_s: float) -> float:
+    def attempt(self, count: int, shown: DeviceColumns, enough_s: float) -> float | None:
         """Tile over the ablest ``count`` as if they had the figures ``shown``; the best tiling's link time over its device time
-        (0 without one). ``enough_s``: as for :func:`~cleave_plan.planning.tiling.tilings`."""
-        made = self.offer(_candidates(self.terms, shown, self.order[:count], self.part.gemm, enough_s))
+        (None without one). ``enough_s``: as for :func:`~cleave_plan.planning.tiling.tilings`."""
+        return self._ratio(self.offer(_candidates(self.terms, shown, self.order[:count], self.part.gemm, enough_s)))
+
+    def _ratio(self, made: list[Option]) -> float | None:
         if not made:
-            return 0.0
+            return None
         best = min(made, key=lambda option: option.seconds(self.links))
         return best.links_s(self.links) / max(float(best.device_s.max()), 1e-300)
 
@@ -216,6 +217,25 @@ def by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -
     ability = capacity(terms, own).area(gemm_bound(terms, own, alone))
     order = able[np.argsort(-ability, kind="stable")]
     return np.asarray(order)
+
+
+def _crossing(attempt: Callable[[int], float | None], count: int, low: int, high: int) -> int:
+    """The size between ``low`` and ``high`` at which link time and device time are the same, first guess ``count``.
+
+    ``attempt(n)`` is the ratio of the two for n devices, which grows about as n to the power of ``1 / CROSSING``: each trial
+    says where the next one should be; where that is outside the bracket that the trials before it leave, the next halves it.
+    Sizes without an answer are too few.
+    """
+    tried = set[int]()
+    while high - low > max(1, low // CLOSE) and count not in tried:
+        ratio = attempt(count)
+        tried.add(count)
+        if ratio is not None and abs(ratio - 1) < 1 / CLOSE:
+            return count
+        low, high = (low, count) if ratio is not None and ratio > 1 else (count, high)
+        guess = 0 if ratio is None else round(min(count * max(ratio, 1e-9) ** -CROSSING, high))
+        count = guess if low < guess < high else (low + high) // 2
+    return high
 
 
 def _ladder(count: int) -> list[int]:

@@ -10,6 +10,7 @@ from planning_cases import device, fleet_of, gemm_of, server, workload_of
 
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.device import Fleet
+from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.plan.verify import verify
 from cleave_plan.planning.placing import base_memory, placements
@@ -173,3 +174,12 @@ def test_activations_need_no_servers_memory() -> None:
     gemm = replace(gemm, b=replace(gemm.b, role=Role.ACTIVATION))
     plan = checked(workload_of([gemm]), fleet_of([device("d0")], [server(memory_bytes=1.0)]))
     assert plan.predicted.server_memory_bytes == {"s0": 0.0}
+
+
+def test_more_devices_than_the_egress_can_feed_are_left_out() -> None:
+    """A product so deep that K is cut: 600 devices behind 100 Gbit/s do better than the first 200, which its egress can feed."""
+    workload, fleet = workload_of([gemm_of("deep", (1, 1024, 65536, 1024))]), generate_fleet(600, seed=7)
+    few, many = (
+        make_plan(workload, replace(fleet, devices=fleet.devices[:count]), without=DEVICES_ONLY).predicted for count in (200, 600)
+    )
+    assert many.bound_s <= many.ideal_levels_s < few.ideal_levels_s
