@@ -1,12 +1,12 @@
 r"""From groups of devices to integer tiles: joint rounding of strip widths and rows.
 
 Widths are first fitted in real numbers: the least T at which the strips' widest widths add up to N. They are rounded
-down together, the columns left over go where the fraction lost was largest, and then the slowest strip passes single
-columns to the strip that ends up least slow, as long as that lowers the slowest (only these two are looked at again). Within a
-strip, rows are exact: the least T with sum_i floor(h_i(w, T)) >= M, rows beyond M taken back from the devices that are last to
-finish.
+down together, and the columns left over go where the fraction lost was largest. Rows are integers too, so a strip's real time
+may be some columns away from that: the widths nearby are then found at which the slowest strip takes least (:func:`_balance`).
+Within a strip, rows are exact: the least T with sum_i floor(h_i(w, T)) >= M, rows beyond M taken back from the devices that are
+last to finish.
 
-Many items of one shape are rounded together (:func:`round_items`): all their strips at once, single columns are not passed on.
+Many items of one shape are rounded together (:func:`round_items`): all their strips at once, widths as they are rounded.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _BISECTIONS, _FEWER = 32, 18
 _INSTANT = 1e-30
 """Seconds under which a strip's time is as good as none (its devices have no latency and next to no work)."""
 
+_TABLE, _FARTHEST = 8192, 16
+"""Heights of devices that a table of strips' times may hold, and columns that a strip wins or loses in a round, at the most."""
+
 _ROUNDS, _STEPS, _NEAR, _POWER = 6, 7, 1e-4, 0.6
 """Of the real widths: times that are tried, steps for the widths at each, how near to N their sum is near enough, and about which
 power of what is covered the time is of."""
@@ -45,12 +48,15 @@ class _Strips:
     starts: Ints
     strip_of: Ints
 
-    def only(self, strips: Ints) -> _Strips:
-        """Some of the strips."""
-        places = np.concatenate([np.flatnonzero(self.strip_of == strip) for strip in strips.tolist()])
-        sizes = np.bincount(self.strip_of, minlength=len(self.starts))[strips]
-        starts = np.cumsum(sizes) - sizes
-        return _Strips(terms=self.terms, devices=self.devices.take(places), starts=starts, strip_of=run_of(starts, len(places)))
+    def several(self, widths: Ints, near_s: float) -> Floats:
+        """:meth:`times` of every strip at each of its ``widths``, of shape (strips, widths)."""
+        count, devices, most = len(self.starts), len(self.devices), widths.shape[1]
+        again = np.arange(most)[:, None]
+        copies = _Strips(
+            terms=self.terms, devices=self.devices.take(np.tile(np.arange(devices), most)),
+            starts=(self.starts + devices * again).ravel(), strip_of=(self.strip_of + count * again).ravel(),
+        )  # fmt: skip
+        return copies.times(widths.T.ravel(), near_s).reshape(most, count).T
 
     def rows(self, T: Floats, width: Floats, *, whole: bool) -> Floats:
         """Rows covered in each strip at its own time and width."""
@@ -128,25 +134,33 @@ def _rounded_widths(strips: _Strips, guess: Floats, item_of: Ints, near_s: float
 
 
 def _balance(strips: _Strips, widths: Ints, near_s: float) -> tuple[Ints, Floats]:
-    """Move single columns from the slowest strip while the slowest time falls; the widths and the strips' times."""
+    """The widths near ``widths``, of the same sum, at which the slowest strip takes least, and the strips' times.
+
+    A strip's time rises with its width. From ``reach`` blocks of columns less in each strip on, blocks are given out one by one,
+    each to the strip that takes least with it: the blocks with the least times of all. Blocks double in size for as long as some
+    strip gains or loses all that it can in a round, and then halve down to single columns.
+    """
     times = strips.times(widths, near_s)
     if len(widths) == 1:
         return widths, times
-    more = strips.times(widths + 1, near_s)
-    for _ in range(4 * len(widths)):
-        worst = int(times.argmax())
-        others = np.where(np.arange(len(widths)) == worst, np.inf, more)
-        best = int(others.argmin())
-        if others[best] >= times[worst] or widths[worst] == 0:
-            break
-        widths = widths.copy()
-        widths[worst] -= 1
-        widths[best] += 1
-        more[worst], times[best] = times[worst], more[best]
-        two = strips.only(np.array([worst, best]))
-        changed = two.times(np.array([widths[worst], widths[best] + 1]), near_s)
-        times[worst], more[best] = changed
-    return widths, times
+    reach = int(np.clip(_TABLE // (2 * len(strips.devices)), 1, _FARTHEST))
+    block, doubling = 1, True
+    while True:
+        low = widths - block * np.minimum(reach, widths // block)
+        table = strips.several(low[:, None] + block * np.arange(1, 2 * reach + 1), near_s)
+        cheapest = np.argsort(table, axis=None, kind="stable")[: int((widths - low).sum()) // block]
+        gained = np.bincount(cheapest // (2 * reach), minlength=len(widths))
+        found = low + block * gained
+        found_s = strips.times(found, near_s)
+        far = ((gained == 2 * reach) | ((gained == 0) & (low >= block))).any()
+        if better := found_s.max() < times.max():  # so no widths come twice
+            widths, times = found, found_s
+        if better and far:
+            block *= 2 if doubling else 1
+        elif block > 1:
+            block, doubling = block // 2, False
+        else:
+            return widths, times
 
 
 def _trimmed(rows: Ints, strip_of: Ints, totals: Ints) -> Ints:
