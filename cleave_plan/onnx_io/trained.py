@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,26 @@ def write_trained(
     """Write the model at ``source`` to ``out`` with ``values`` in the initialisers of those names.
 
     ``ties`` maps initialisers to the one whose transpose they hold. Weights are inside the file, those beside ``source`` too;
-    above ``embedded_bytes`` all of them lie beside it, in ``out``'s name with ``.data`` behind it. Raises ExecutionError when it
-    cannot be written, InputFileError when a weight that was not trained cannot be read.
+    above ``embedded_bytes`` all of them lie beside it, in ``out``'s name with ``.data`` behind it. Raises InputFileError when a
+    weight that was not trained cannot be read, and ExecutionError when ``out`` cannot be written: hours of training are not to
+    end with a full disk, so the model is then left in the folder for temporary files, where there is room, and the error says so.
     """
+    arrays = dict(values) | {copy: np.asarray(values[table]).T for copy, table in ties.items()}
+    try:
+        _write(_filled(source, arrays), out, embedded_bytes)
+    except OSError as error:
+        rescued = _rescued(source, arrays, out.name, embedded_bytes)
+        raise ExecutionError(
+            f"the trained model cannot be written: {error.strerror or error}", where=str(out),
+            remedy="make room or choose another place; a run with --checkpoint goes on with --resume, and only writes it"
+            if rescued is None else f"it lies in {rescued} instead: move it from there",
+        ) from None  # fmt: skip
+
+
+def _filled(source: Path, arrays: Mapping[str, Array]) -> onnx.ModelProto:
+    """The model at ``source`` with ``arrays`` in the initialisers of those names, all weights inside."""
     model = parse_model(source)
     weights = Weights(model, source)
-    arrays = dict(values) | {copy: np.asarray(values[table]).T for copy, table in ties.items()}
     for tensor in model.graph.initializer:
         if tensor.name not in arrays:
             weights.embed(tensor)
@@ -44,15 +60,26 @@ def write_trained(
             tensor.ClearField(field)
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = np.ascontiguousarray(arrays[tensor.name]).tobytes()
+    return model
+
+
+def _write(model: onnx.ModelProto, out: Path, embedded_bytes: int) -> None:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > embedded_bytes:
+        _move_beside(model, out.with_name(f"{out.name}.data"))
+    replace_file(out, model.SerializeToString())
+
+
+def _rescued(source: Path, arrays: Mapping[str, Array], name: str, embedded_bytes: int) -> Path | None:
+    """Where the model lies now, in a new folder for temporary files; None when it cannot be written there either."""
+    folder = None
     try:
-        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > embedded_bytes:
-            _move_beside(model, out.with_name(f"{out.name}.data"))
-        replace_file(out, model.SerializeToString())
-    except OSError as error:
-        raise ExecutionError(
-            f"the trained model cannot be written: {error.strerror or error}", where=str(out),
-            remedy="make room or choose another place; a run with --checkpoint goes on with --resume, and only writes it",
-        ) from None  # fmt: skip
+        folder = Path(tempfile.mkdtemp(prefix="cleave-plan-trained-"))
+        _write(_filled(source, arrays), folder / name, embedded_bytes)
+    except OSError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return folder / name
 
 
 def _move_beside(model: onnx.ModelProto, path: Path) -> None:

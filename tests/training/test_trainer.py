@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,27 @@ def test_trained_weights_run_elsewhere(beside: bool, tmp_path: Path) -> None:
     values = result.values
     expected = np.maximum(x @ values["w1"] + values["b1"], 0) @ values["w2"] + values["b2"]
     assert onnxruntime.InferenceSession(out).run(None, {"x": x})[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_model_that_cannot_be_written_lies_elsewhere(beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is there no more: the error says where the trained model is now, or that it is nowhere."""
+    model, out, spare = perceptron(tmp_path / "m.onnx"), tmp_path / "gone" / "out.onnx", tmp_path / "spare"
+    values = {"w2": np.full(numpy_helper.to_array(initialiser(model, "w2")).shape, 3, np.float32)}
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    with pytest.raises(ExecutionError, match="a run with --checkpoint goes on"):
+        write_trained(model, values, {}, out, embedded_bytes=0 if beside else 1 << 30)
+    spare.mkdir()
+    with pytest.raises(ExecutionError, match=r"it lies in .*out\.onnx instead"):
+        write_trained(model, values, {}, out, embedded_bytes=0 if beside else 1 << 30)
+    (found,) = spare.glob("*/out.onnx")
+    assert np.array_equal(numpy_helper.to_array(initialiser(found, "w2"), str(found.parent)), values["w2"])
+
+
+def initialiser(path: Path, name: str) -> onnx.TensorProto:
+    """The tensor of that name in the file, its data where they are."""
+    (found,) = (tensor for tensor in onnx.load(path, load_external_data=False).graph.initializer if tensor.name == name)
+    return found
 
 
 def test_sixteen_bits_have_a_master_copy(tmp_path: Path) -> None:
