@@ -22,6 +22,7 @@ from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.conv_kernel import Convolution, takes
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
+from cleave_plan.ordering import natural
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
 from cleave_plan.units import Unit, format_value
@@ -100,7 +101,7 @@ class Session:
 
         Raises UsageError for one that is there already.
         """
-        if known := sorted(set(devices) & set(self._engine.devices)):
+        if known := sorted(set(devices) & set(self._engine.devices), key=natural):
             raise UsageError(f"device {known[0]!r} is there already", expected="names of devices that are not")
         self._engine.join(devices)
 

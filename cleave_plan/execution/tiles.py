@@ -23,6 +23,7 @@ from cleave_plan.execution.watch import Watch, work_of
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Box
 from cleave_plan.onnx_io.products import Operands
+from cleave_plan.ordering import natural
 from cleave_plan.progress import Progress, silent
 
 
@@ -186,7 +187,7 @@ class LevelRun:
     def _help(self) -> None:
         """Give what is owed by devices that are past their deadline to those that have nothing to do, too."""
         now = time.perf_counter()
-        for device in sorted(self._owing() - self._late):
+        for device in sorted(self._owing() - self._late, key=natural):
             idle = self._idle()
             if not idle or self._watch.due_s(device) > now:
                 continue

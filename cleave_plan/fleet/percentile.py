@@ -22,6 +22,7 @@ from cleave_plan.errors import UsageError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.figures import FLOPS
 from cleave_plan.fleet.provenance import provenance_of
+from cleave_plan.ordering import natural
 
 _NAMED = 8
 """Devices or sources that a sentence names; the others are counted."""
@@ -70,7 +71,7 @@ def told(fleet: Fleet, percentile: float) -> list[str]:
             samples = sorted({device.spread[name].samples for device, name in known})
             several = str(samples[0]) if len(samples) == 1 else f"{samples[0]} to {samples[-1]}"
             sources = sorted({provenance_of(device, name).source for device, name in known})
-            of = _listed(sorted({device.name for device, _ in known}), "device")
+            of = _listed(sorted({device.name for device, _ in known}, key=natural), "device")
             notes.append(
                 f"{figure} at percentile {percentile:g} for {of}, from {several} samples each: {'; '.join(_few(sources))}"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cleave_plan.fleet.device import Fleet
+from cleave_plan.ordering import natural
 from cleave_plan.plan.comparison import TOLERANCE
 from cleave_plan.plan.constraints import Floats, caps_of, excluded, matches
 from cleave_plan.plan.finding import Code, Finding
@@ -54,7 +55,7 @@ def _exclusions(plan: Plan, fleet: Fleet) -> Iterator[Finding]:
     banned = excluded(plan.constraints, fleet)
     for place, assignment in enumerate(plan.assignments):
         used = {plan.device_names[i] for i in np.unique(assignment.tiles.device).tolist() if i < len(plan.device_names)}
-        for device in sorted(used & banned.keys()):
+        for device in sorted(used & banned.keys(), key=natural):
             where = f"$.assignments[{place}].device"
             yield _finding(banned[device], where, f"{device!r} computes a tile of {assignment.gemms[0]!r}")
 

@@ -29,6 +29,7 @@ from cleave_plan.errors import InfeasibleError, UsageError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.identity import make_fleet
 from cleave_plan.fleet.percentile import at_percentile
+from cleave_plan.ordering import natural
 from cleave_plan.plan.constraints import caps_of, excluded, fleet_view
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Assignment, Plan, Predicted, Reference, SolverReport, SolverStatus
@@ -113,11 +114,11 @@ def replan(
     made = replace(
         plan, fleet=Reference(name=grown.name, sha256=grown.sha256), assignments=assignments, predicted=predicted,
         device_names=tuple(device.name for device in grown.devices), notes=tuple(notes), solver=_unsolved(predicted),
-        settings=kept | ({LOST: ",".join(sorted(gone))} if gone else {}),
+        settings=kept | ({LOST: ",".join(sorted(gone, key=natural))} if gone else {}),
     )  # fmt: skip
     return Replanned(
-        plan=made, fleet=grown, lost=tuple(sorted(gone)), joined=tuple(device.name for device in joined), tiles=patch.tiles,
-        pieces=patch.pieces, takers=patch.takers, anew=anew, gain=won if anew else 0.0,
+        plan=made, fleet=grown, lost=tuple(sorted(gone, key=natural)), joined=tuple(device.name for device in joined),
+        tiles=patch.tiles, pieces=patch.pieces, takers=patch.takers, anew=anew, gain=won if anew else 0.0,
     )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def _gone(plan: Plan, fleet: Fleet, lost: Collection[str], joined: Sequence[Devi
     """Names of the devices that are not there; raises UsageError for changes that cannot be meant."""
     known = {device.name for device in fleet.devices}
     before = lost_before(plan)
-    for name in sorted(lost):
+    for name in sorted(lost, key=natural):
         if name not in known:
             raise UsageError(f"device {name!r} is lost", where=f"fleet {fleet.name}", expected="the name of one of its devices")
     names = [device.name for device in joined]

@@ -27,6 +27,7 @@ from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.fleet.catalogue import CatalogueEntry
 from cleave_plan.fleet.device import Provenance, Quality, Spread
 from cleave_plan.fleet.figures import FLOPS, OVERHEAD, Figure
+from cleave_plan.ordering import natural
 from cleave_plan.profiles.records import Profile
 from cleave_plan.profiles.runrecord import RunRecord
 
@@ -104,9 +105,10 @@ def calibrate(runs: Sequence[RunRecord], owners: Mapping[str, tuple[str, str]]) 
     used: dict[Key, float] = {}
     observations = [each for run in runs for each in _observations(run, owners, used)]
     if not observations:
+        names = sorted({name for run in runs for name in run.figures}, key=natural)
         raise UsageError(
             "the runs have no level that could be compared for these devices", where="--device",
-            expected=f"devices of the runs: {', '.join(sorted({name for run in runs for name in run.figures})) or 'none'}",
+            expected=f"devices of the runs: {', '.join(names) or 'none'}",
         )  # fmt: skip
     factors = {key: 1.0 for each in observations for key in each.keys}
     implied: dict[Key, list[float]] = {}
@@ -118,11 +120,16 @@ def calibrate(runs: Sequence[RunRecord], owners: Mapping[str, tuple[str, str]]) 
                 factors[key] = median(implied[key])
     spoken = {key: values for key, values in implied.items() if len(values) >= FEWEST}
     return Calibration(
-        changes=tuple(_change(key, spoken[key], used[key]) for key in sorted(spoken)),
-        silent=tuple(sorted(key for key in factors if key not in spoken)),
+        changes=tuple(_change(key, spoken[key], used[key]) for key in sorted(spoken, key=_place)),
+        silent=tuple(sorted((key for key in factors if key not in spoken), key=_place)),
         error_before=_median_error(observations, dict.fromkeys(factors, 1.0)),
         error_after=_median_error(observations, factors), observations=len(observations),
     )  # fmt: skip
+
+
+def _place(key: Key) -> tuple[object, str]:
+    """Where a profile's figure stands in a list."""
+    return natural(key[0]), key[1]
 
 
 def _observations(run: RunRecord, owners: Mapping[str, tuple[str, str]], used: dict[Key, float]) -> Iterable[_Observation]:

@@ -18,6 +18,7 @@ from cleave_plan.fleet.catalogue import CatalogueEntry, catalogue
 from cleave_plan.fleet.device import Device, Provenance, Quality, Spread
 from cleave_plan.fleet.figures import Figure
 from cleave_plan.fleet.reading import unknown
+from cleave_plan.ordering import natural
 from cleave_plan.profiles.assemble import assemble_device
 from cleave_plan.profiles.exchange import read_profiles, write_profiles
 from cleave_plan.profiles.records import GemmMeasurement, Profile, ProfileKind
@@ -108,7 +109,7 @@ class ProfileDatabase:
 
     def list(self) -> tuple[ProfileSummary, ...]:
         """Every profile in one line each, sorted by kind and name."""
-        return tuple(_summary(profile) for profile in sorted(self._all(), key=lambda each: (each.kind, each.name)))
+        return tuple(_summary(profile) for profile in sorted(self._all(), key=lambda each: (each.kind, natural(each.name))))
 
     def show(self, name: str) -> Profile:
         """The whole profile ``name``; raises UsageError with the nearest name when there is none."""

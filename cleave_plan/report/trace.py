@@ -18,9 +18,10 @@ import numpy as np
 from cleave_plan.atomic import beside
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.server import RunResult
+from cleave_plan.ordering import natural
 from cleave_plan.simulation.run import Moment, Simulation
 
-LEVELS, OPERATORS = "levels", "server operators"
+LEVELS, OPERATORS, INCIDENT = "levels", "server operators", "incident "
 PROCESS = 1
 SEQUENCE = 1
 
@@ -53,9 +54,9 @@ def write_trace(path: Path, spans: Iterable[Span], *, process: str) -> int:
     with beside(path) as file:
         out = _Writer(proto, file)
         out.process(process)
-        for place, (track, members) in enumerate(by_track.items()):
-            out.track(PROCESS + 1 + place, track)
-            out.slices(PROCESS + 1 + place, members)
+        for place, track in enumerate(sorted(by_track, key=_rank)):
+            out.track(PROCESS + 1 + place, track, place)
+            out.slices(PROCESS + 1 + place, by_track[track])
     return sum(len(members) for members in by_track.values())
 
 
@@ -74,14 +75,16 @@ class _Writer:
         packet.track_descriptor.uuid = PROCESS
         packet.track_descriptor.process.pid = PROCESS
         packet.track_descriptor.process.process_name = name
+        packet.track_descriptor.child_ordering = self._proto.TrackDescriptor.EXPLICIT
         self._write(packet)
 
-    def track(self, uuid: int, name: str) -> None:
-        """One track of the process."""
+    def track(self, uuid: int, name: str, rank: int) -> None:
+        """One track of the process, ``rank`` from the top."""
         packet = self._packet()
         packet.track_descriptor.uuid = uuid
         packet.track_descriptor.parent_uuid = PROCESS
         packet.track_descriptor.name = name
+        packet.track_descriptor.sibling_order_rank = rank
         self._write(packet)
 
     def slices(self, uuid: int, spans: Sequence[Span]) -> None:
@@ -129,6 +132,12 @@ class _Writer:
         self._file.write(trace.SerializeToString())
 
 
+def _rank(track: str) -> tuple[int, object]:
+    """Tracks from the top: levels, operators, devices in natural order, incidents."""
+    first = {LEVELS: 0, OPERATORS: 1}
+    return first.get(track, 3 if track.startswith(INCIDENT) else 2), natural(track)
+
+
 def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
@@ -153,7 +162,7 @@ def run_spans(done: RunResult) -> Iterator[Span]:
         )  # fmt: skip
     for place, incident in enumerate(done.incidents):
         yield Span(
-            track=f"incident {place + 1}", name=f"{incident.kind.value} {', '.join(incident.devices)}", start_s=incident.at_s,
+            track=f"{INCIDENT}{place + 1}", name=f"{incident.kind.value} {', '.join(incident.devices)}", start_s=incident.at_s,
             stop_s=incident.at_s + max(incident.recovery_s or 0.0, incident.replan_s), details={"seen": incident.reason},
         )  # fmt: skip
 

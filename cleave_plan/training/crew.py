@@ -19,6 +19,7 @@ from cleave_plan.errors import InfeasibleError, InputFileError
 from cleave_plan.execution.session import Session
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.fleetfile import load_fleet
+from cleave_plan.ordering import natural
 from cleave_plan.plan.plan import Plan
 from cleave_plan.planning.replan import GAIN, lost_before, replan
 from cleave_plan.workload.graph import Workload
@@ -101,8 +102,8 @@ class Crew:
         self.plan, self._fleet = found.plan, found.fleet
         self._session.change(found.plan)
         return CrewChange(
-            lost=tuple(sorted(lost)), joined=found.joined, tiles=found.tiles, pieces=found.pieces, takers=found.takers,
-            anew=found.anew, seconds=time.perf_counter() - begin, batch_s=found.plan.predicted.batch_s,
+            lost=tuple(sorted(lost, key=natural)), joined=found.joined, tiles=found.tiles, pieces=found.pieces,
+            takers=found.takers, anew=found.anew, seconds=time.perf_counter() - begin, batch_s=found.plan.predicted.batch_s,
             batch_before_s=before, refused=refused,
         )  # fmt: skip
 
@@ -114,7 +115,7 @@ class Crew:
             return str(error)
         if found is not None:
             self._listed = {device.name: device for device in found.devices}
-            asked = sorted(self._listed.keys() - self._session.devices)
+            asked = sorted(self._listed.keys() - self._session.devices, key=natural)
             if asked and self._session.employed:
                 self._session.join(asked)
         return ""

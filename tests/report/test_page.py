@@ -15,6 +15,7 @@ from cleave_plan.api import write_page
 from cleave_plan.errors import InputFileError, UsageError
 from cleave_plan.report.page.charts import colour, lines
 from cleave_plan.report.page.document import Chart, Data, Page, Section, page_html
+from cleave_plan.report.page.run import SERVER, run_page
 from cleave_plan.report.tables import Fact
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -77,6 +78,24 @@ def test_a_run_needs_no_plan_beside_it(pages: dict[str, Path], tmp_path: Path) -
     assert "A run beside its plan" not in reader.words
     columns = next(chart["data"] for chart in reader.charts if "data" in chart)[0]["columns"]
     assert rows_of(columns["device"]) == sum(max(len(level["device_s"]), 1) for level in document["levels"])
+
+
+def test_devices_of_a_run_are_in_natural_order(pages: dict[str, Path]) -> None:
+    """Twelve devices by their numbers, in the timeline's lanes and in the table; the server is the last."""
+    document = json.loads((pages["run"].parent / "run.json").read_text())
+    names = [f"device-{place}" for place in (10, 2, 11, 1, 9, 3, 12, 4, 8, 5, 7, 6)]
+    for level in document["levels"]:
+        level["device_s"] = dict.fromkeys(names, 1.0)
+    for level in document["comparison"]["levels"]:
+        level["devices"] = dict.fromkeys(names, next(iter(level["devices"].values()))) if level["devices"] else {}
+    document["levels"].append(document["levels"][0] | {"device_s": {}})
+    page = run_page(document)
+    (timeline,) = (section for section in page.sections if section.heading == "Timeline")
+    ordered = [f"device-{place}" for place in range(1, 13)]
+    assert list(dict.fromkeys(timeline.charts[0].data[0].columns["device"])) == [*ordered, SERVER]
+    (table,) = (section.table for section in page.sections if section.heading == "Devices")
+    assert table is not None
+    assert [row[0] for row in table[1]] == ordered
 
 
 def rows_of(column: list[Any] | dict[str, list[Any]]) -> int:

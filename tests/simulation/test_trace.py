@@ -12,7 +12,7 @@ from trace_cases import decoded
 from cleave_plan.api import make_plan, simulate_plan, write_simulation_trace
 from cleave_plan.errors import UsageError
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.trace import LEVELS, Span, write_trace
+from cleave_plan.report.trace import LEVELS, OPERATORS, Span, write_trace
 from cleave_plan.simulation.run import Simulation
 
 
@@ -55,6 +55,20 @@ def test_slices_that_touch_do_not_nest(tmp_path: Path) -> None:
     assert write_trace(tmp_path / "t.pftrace", spans, process="p") == 3
     tracks, _ = decoded(tmp_path / "t.pftrace")
     assert {(name, depth) for name, depth, _, _ in tracks["t"]} == {("a", 0), ("b", 0), ("b.inner", 1)}
+
+
+def test_tracks_are_in_the_order_that_people_read(tmp_path: Path) -> None:
+    """Levels and operators on top, then devices by their numbers, then incidents, each with its rank."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    names = ["incident 10", "d10", "incident 2", "d9", OPERATORS, "d1", LEVELS]
+    write_trace(tmp_path / "t.pftrace", [Span(track=name, name="a", start_s=0, stop_s=1) for name in names], process="p")
+    trace = proto.Trace()
+    trace.ParseFromString((tmp_path / "t.pftrace").read_bytes())
+    told = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+    assert told[0].child_ordering == proto.TrackDescriptor.EXPLICIT
+    by_rank = sorted(told[1:], key=lambda one: int(one.sibling_order_rank))
+    assert [one.name for one in by_rank] == [LEVELS, OPERATORS, "d1", "d9", "d10", "incident 2", "incident 10"]
 
 
 def test_without_perfetto_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

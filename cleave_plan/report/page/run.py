@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cleave_plan.ordering import natural
 from cleave_plan.report.page.charts import colour, gantt, points
 from cleave_plan.report.page.document import Chart, Data, Page, Section
 from cleave_plan.report.tables import Fact, as_size, as_time, percent
@@ -53,7 +54,7 @@ def _timeline(levels: Sequence[Mapping[str, Any]]) -> Section:
     """Each device in each level, from the level's start until its last result was there."""
     rows = [(place, level["start_s"], level["device_s"] or {SERVER: level["seconds"]}) for place, level in enumerate(levels)]
     shown, left = _longest(rows, [level["seconds"] for level in levels], lambda row: len(row[2]))
-    lanes = sorted({name for _, _, devices in shown for name in devices}, key=lambda name: (name == SERVER, name))
+    lanes = sorted({name for _, _, devices in shown for name in devices}, key=lambda name: (name == SERVER, natural(name)))
     lane_of = {name: lane for lane, name in enumerate(lanes)}
     slices = sorted(
         (lane_of[name], place, start, start + seconds) for place, start, devices in shown for name, seconds in devices.items()
@@ -118,7 +119,7 @@ def _levels(levels: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _devices(levels: Sequence[Mapping[str, Any]]) -> Section:
-    names = sorted({name for level in levels for name in level["devices"]})
+    names = sorted({name for level in levels for name in level["devices"]}, key=natural)
     table = []
     for name in names:
         own = [level["devices"][name] for level in levels if name in level["devices"]]
