@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 import onnx
 
@@ -39,7 +40,7 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     there = own.union(outer)
     if not _stand_in_order(nodes, there):
         nodes = _put_in_order(graph, nodes, own, own.union(outer), where)
-        there.update(*(view.made for view in nodes))
+        there.update(*[view.made for view in nodes])
     for value in graph.output[:]:
         if (name := value.name) not in there:
             raise InputFileError(f"nothing defines the output {name!r}", where=where, expected="an output that a node makes")
@@ -49,14 +50,13 @@ def _sort(graph: onnx.GraphProto, outer: Collection[str], where: str) -> tuple[N
     return nodes
 
 
-def _given_names(nodes: Iterable[NodeView]) -> list[str]:
+def _given_names(nodes: Sequence[NodeView]) -> list[str]:
     """The names that nodes give: their own, their operators', those of their attributes and of what they make."""
-    names: list[str] = []
-    for view in nodes:
-        names += (view.op, view.domain, view.name, *view.outputs)
-        if view.attributes:
-            names += [attribute.name for attribute in view.attributes]
-    return names
+    return [
+        *[view.op for view in nodes], *[view.domain for view in nodes], *[view.name for view in nodes],
+        *chain.from_iterable([view.outputs for view in nodes]),
+        *[attribute.name for view in nodes for attribute in view.attributes],
+    ]  # fmt: skip
 
 
 def _without_repeats(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
@@ -113,11 +113,13 @@ def _put_in_order(
                     f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
                     expected="a graph input, an initialiser or a node's output",
                 )  # fmt: skip
-    # Copies, because emptying the field would empty the nodes that are to go back into it.
-    copies = [onnx.NodeProto.FromString(kept[index].node.SerializeToString()) for index in _kahn(kept, maker, where)]
-    del graph.node[:]
-    graph.node.extend(copies)
-    return views_of(graph.node)
+    ordered = tuple([kept[index] for index in _kahn(kept, maker, where)])
+    # The field is sorted in place, which moves no node: repeats go to its end, and off it.
+    place = {id(view.node): len(ordered) for view in nodes}
+    place.update((id(view.node), index) for index, view in enumerate(ordered))
+    graph.node.sort(key=lambda node: place[id(node)])
+    del graph.node[len(ordered) :]
+    return ordered
 
 
 def _kahn(nodes: Sequence[NodeView], maker: dict[str, int], where: str) -> list[int]:
