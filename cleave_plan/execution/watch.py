@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import median
 
-from cleave_plan.cost.lateness import GRACE_S, PATIENCE, margin
+from cleave_plan.cost.lateness import GRACE_S, LEAST_DONE, PATIENCE, level_factor, margin
 from cleave_plan.execution.engines.base import Task
 
 FLOP_PER_S = 1e10
@@ -35,10 +35,6 @@ OVERHEAD_S = 1e-4
 
 OWN_LEVELS, ALL_LEVELS = 8, 200
 """Levels that are remembered of each device and of all."""
-
-
-LEAST_DONE = 3
-"""Devices of a level that say how fast it goes."""
 
 
 def work_of(task: Task) -> float:
@@ -121,7 +117,7 @@ class Watch:
             return math.inf
         if self._margins is None:
             self._margins = _margin(self._off), _margin(self._off_level)
-        factor = self._level_factor()
+        factor = level_factor(self._offs(), len(self._rows))
         expected = pace * row.load * (self._margins[0] if factor is None else factor * self._margins[1])
         return row.sent_s + expected + GRACE_S
 
@@ -144,16 +140,8 @@ class Watch:
         self._overtaken.clear()
 
     def _offs(self) -> list[float]:
-        """How far those devices are off that are done with this level, in order."""
-        return sorted(row.off for row in self._rows.values() if row.off is not None)
-
-    def _level_factor(self) -> float | None:
-        """How many times as long as expected this level takes its devices, by the lower median over all of them, done or not.
-
-        None as long as too few are done.
-        """
-        offs, middle = self._offs(), (len(self._rows) - 1) // 2
-        return math.exp(offs[middle]) if len(offs) >= max(LEAST_DONE, middle + 1) else None
+        """How far those devices are off that are done with this level."""
+        return [row.off for row in self._rows.values() if row.off is not None]
 
     def _pace(self, device: str) -> float | None:
         own = self._own.get(device)

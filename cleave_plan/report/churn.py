@@ -33,6 +33,7 @@ def churn_facts(document: Mapping[str, Any]) -> list[Fact]:
         Fact("events", "", happened),
         Fact("excluded", count(document["excluded"]), "devices that were late in level after level"),
         Fact("computed again", percent(document["redone"]), f"of the multiply-adds: {lost}"),
+        Fact("waited", as_time(document["waited_s"]), "for a device to join, with nobody there who could go on"),
         Fact("settled", count(document["settled"]), "times between levels"),
         Fact("moves", count(document["moves"]), "times a device took another's part, between levels"),
         Fact("unfilled", f"{document['empty']:.3g}", "devices' parts that were shared by the others, mean over levels"),

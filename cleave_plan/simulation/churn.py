@@ -2,7 +2,8 @@ r"""Batches of a plan in virtual time while devices come and go.
 
 Levels follow one another, each a barrier (:mod:`~cleave_plan.simulation.disturbed`). Between levels (never inside one) the
 server settles what has changed since: empty seats are given to devices that have none (:mod:`~cleave_plan.simulation.seats`); the
-tiles of seats that stay empty are cut over the others for each kind of level, once, until one of the takers is gone.
+tiles of seats that stay empty are cut over the others for each kind of level, once, until one of the takers is gone. Where nobody
+is there who could take what is to be done, everything waits for the next device that joins, as long as one does.
 
     efficiency = batches * seconds of a batch that the plan predicts / seconds that they took
 
@@ -22,6 +23,7 @@ import numpy as np
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
 from cleave_plan.cost.lateness import GRACE_S, PATIENCE
 from cleave_plan.dtypes import DType
+from cleave_plan.errors import InfeasibleError
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
@@ -50,7 +52,7 @@ class ChurnRun:
     ``events``: how many of each kind; ``tiles`` were lost or late and became ``pieces``; ``redone``: share of all multiply-adds
     that these were; ``settled``: how often seats were settled, and ``moves`` how often someone sat down; ``empty``: mean
     number of seats that nobody sat on; ``unfinished``: levels that ended with anything missing (there are none); ``excluded``:
-    devices that were late in level after level.
+    devices that were late in level after level; ``waited_s``: seconds in which tiles waited for somebody who could take them.
     """
 
     batch_s: tuple[float, ...]
@@ -64,6 +66,7 @@ class ChurnRun:
     empty: float
     unfinished: int
     excluded: int
+    waited_s: float
 
     @property
     def seconds(self) -> float:
@@ -91,8 +94,8 @@ def churn(
 ) -> ChurnRun:
     """Play ``batches`` whole batches, or as many as begin before ``duration_s``, while ``events`` happen.
 
-    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left who can take a tile or a level does not
-    end (:mod:`~cleave_plan.simulation.effort`), and as :func:`plan_work` does.
+    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left or joins who can take a tile, or a
+    level does not end (:mod:`~cleave_plan.simulation.effort`), and as :func:`plan_work` does.
     """
     player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s)
     took: list[float] = []
@@ -145,7 +148,7 @@ class _Player:
         self._total = Losses()
         self._macs = 0.0
         self._levels = self._settled = self._unfinished = 0
-        self._empty = 0.0
+        self._empty = self._waited_s = 0.0
         self.now_s = 0.0
         self.planned_batch_s = float(planned[laid.kind_of].sum()) + sum(self._operators_s)
         self.result: list[tuple[int, Box]] | None = None
@@ -168,7 +171,7 @@ class _Player:
             batch_s=batch_s, planned_batch_s=self.planned_batch_s, events={str(change): self._count[change] for change in Change},
             tiles=self._total.tiles, pieces=self._total.pieces, redone=self._total.redone / self._macs if self._macs else 0.0,
             settled=self._settled, moves=self._seats.moves, empty=self._empty / max(self._levels, 1),
-            unfinished=self._unfinished, excluded=self._given_up,
+            unfinished=self._unfinished, excluded=self._given_up, waited_s=self._waited_s,
         )  # fmt: skip
 
     def _times_on(self, like: int) -> Floats:
@@ -186,15 +189,29 @@ class _Player:
 
     def _pass(self, seconds: float) -> None:
         """Time in which no device works."""
-        end = self.now_s + seconds
-        while self._next is not None and self._next.time_s <= end:
+        self._until(self.now_s + seconds)
+
+    def _until(self, end_s: float) -> None:
+        """No device works until then; what has changed is settled."""
+        while self._next is not None and self._next.time_s <= end_s:
             self._happen(None)
-        self.now_s = end
+        self.now_s = end_s
         self._notice_idle()
         if self._changed:
             self._changed = False
             self._settled += 1
             self._seats.settle(self._gain)
+
+    def _wait(self) -> bool:
+        """Nobody works until a device joins; False when none does any more."""
+        begun_s = self.now_s
+        while self._next is not None:
+            event = self._next
+            self._until(max(event.time_s, self.now_s))
+            if event.change is Change.JOIN:
+                self._waited_s += self.now_s - begun_s
+                return True
+        return False
 
     def _happen(self, level: Disturbed | None) -> None:
         """The next event, inside a level or between two."""
@@ -212,6 +229,8 @@ class _Player:
         if event.change is Change.JOIN:
             self._excluded.discard(event.device)
             crowd.join(event.device, self._place[event.like])
+            if level is not None:
+                level.joined(event.time_s)
         elif event.change is Change.SLOW:
             row, factor = crowd.slow(event.device, event.factor)
             if level is not None:
@@ -243,12 +262,8 @@ class _Player:
     # ----------------------------------------------------------------------------------------------------- one level
 
     def _level(self, number: int) -> None:
-        kind, crowd, seats = self._kinds[number], self._crowd, self._seats
-        held = np.flatnonzero((seats.holder >= 0) & (seats.taken_s[number] > 0))
-        busy = np.zeros(len(crowd))
-        busy[seats.holder[held]] = seats.taken_s[number, held]
-        empty = seats.empty.tolist()
-        covers = self._covers.over(number, empty, busy)
+        kind, crowd = self._kinds[number], self._crowd
+        busy, empty, covers = self._given(number)
         done, due = expected(crowd, self.now_s, busy, self._grace_s)
         end = max(self.now_s + kind.servers_s, float(done.max(initial=0.0)))
         self._levels, self._empty, self._macs = self._levels + 1, self._empty + len(empty), self._macs + kind.macs
@@ -257,6 +272,20 @@ class _Player:
             self.now_s = end
             return
         self._disturbed(number, busy, covers)
+
+    def _given(self, number: int) -> tuple[Floats, list[int], list[Cover]]:
+        """What each row has to do in a level of kind ``number`` (seconds at factor 1), the empty seats, their covers: as soon as
+        there is somebody for them."""
+        while True:
+            seats, busy = self._seats, np.zeros(len(self._crowd))
+            held = np.flatnonzero((seats.holder >= 0) & (seats.taken_s[number] > 0))
+            busy[seats.holder[held]] = seats.taken_s[number, held]
+            empty = seats.empty.tolist()
+            try:
+                return busy, empty, self._covers.over(number, empty, busy)
+            except InfeasibleError:
+                if not self._wait():
+                    raise
 
     def _disturbed(self, number: int, busy: Floats, covers: Sequence[Cover]) -> None:
         kind, crowd, seat_of = self._kinds[number], self._crowd, self._seats.seat_of.tolist()
@@ -273,12 +302,14 @@ class _Player:
         )  # fmt: skip
         while True:
             event_s = np.inf if self._next is None else self._next.time_s
-            if min(level.next_s, event_s) > level.end_s and not level.next_s < np.inf:
+            if not level.unsettled and event_s > level.end_s:
                 break
-            if level.next_s <= event_s:
+            if level.next_s < np.inf and level.next_s <= event_s:
                 level.notice()
-            else:
+            elif self._next is not None:
                 self._happen(level)
+            else:
+                raise level.nobody()
         self.now_s = level.end_s
         level.finish()
         self._excuse(busy, level.late)
@@ -286,6 +317,7 @@ class _Player:
         self._total.tiles += level.losses.tiles
         self._total.pieces += level.losses.pieces
         self._total.redone += level.losses.redone
+        self._waited_s += level.waited_s
         self._unfinished += level.losses.missing != 0
 
     def _excuse(self, busy: Floats, late: set[int]) -> None:

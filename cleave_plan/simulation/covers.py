@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleave_plan.cost.tile import price
-from cleave_plan.errors import InfeasibleError
 from cleave_plan.planning.recut import recut
 from cleave_plan.simulation.crowd import Crowd, Floats, Ints
 from cleave_plan.simulation.disturbed import Columns
+from cleave_plan.simulation.effort import nobody_can
 from cleave_plan.simulation.seatwork import SeatWork
 from cleave_plan.simulation.task import Task, tasks_of
 
@@ -60,10 +60,7 @@ class Covers:
             mine, columns = tiles.select(tiles.device == seat), self._columns(gemm.dtype)
             found = recut(gemm, mine, columns, busy)
             if found.left:
-                raise InfeasibleError(
-                    f"no device that is there can take {len(found.left)} tiles of one that is gone", where=f"GEMM {gemm.name}",
-                    facts={"gemm": gemm.name, "unit": "tile", "left": len(found.left)}, remedy="plan for a fleet with a reserve",
-                )  # fmt: skip
+                raise nobody_can(gemm, len(found.left), "one that is gone")
             rows += found.tiles.device.tolist()
             tasks += tasks_of(part, found.tiles, price(gemm, found.tiles, columns).executed_s)
             busy = found.busy_s

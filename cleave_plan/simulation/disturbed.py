@@ -4,6 +4,8 @@ Each device computes its tiles one after the other, at planned pacing. When it i
 the server notices some time later (at once if it said that it leaves), spends ``REPLAN_S`` on cutting them anew
 (:mod:`cleave_plan.planning.recut`, as a run does), and the takers compute their pieces after what else they have.
 
+What nobody who is there can take waits for the next device that joins.
+
 A device that is slow, or does nothing without being gone, is late as in a run (:mod:`cleave_plan.cost.lateness`, by the least
 spread that a run assumes). When it is, devices that have nothing to do are given copies of its tiles, whole; the first answer
 counts, and who is late goes on with what others have done by then, in the next level too. After ``PATIENCE`` levels running it
@@ -23,13 +25,13 @@ from typing import TypeVar
 import numpy as np
 
 from cleave_plan.cost.efficiency import DeviceColumns
-from cleave_plan.cost.lateness import GRACE_S, margin
+from cleave_plan.cost.lateness import GRACE_S, level_factor, margin
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import InfeasibleError
 from cleave_plan.planning.recut import recut
 from cleave_plan.simulation.crowd import Crowd, Floats
-from cleave_plan.simulation.effort import Effort
+from cleave_plan.simulation.effort import Effort, nobody_can
 from cleave_plan.simulation.task import Box, Task, tasks_of
 from cleave_plan.workload.gemm import Gemm
 
@@ -45,9 +47,9 @@ Seconds = TypeVar("Seconds", float, Floats)
 """Of one row, or of all of them."""
 
 
-def due(sent_s: float, seconds: Seconds, grace_s: float) -> Seconds:
-    """When work of ``seconds`` (at factor 1) that was sent at ``sent_s`` is late."""
-    return sent_s + MARGIN * seconds + grace_s
+def due(sent_s: float, seconds: Seconds, grace_s: float, level: float = 1.0) -> Seconds:
+    """When work of ``seconds`` (at factor 1) that was sent at ``sent_s`` is late; ``level``: the factor of its level."""
+    return sent_s + level * MARGIN * seconds + grace_s
 
 
 def expected(crowd: Crowd, start_s: float, busy_s: Floats, grace_s: float) -> tuple[Floats, Floats]:
@@ -72,8 +74,8 @@ class Losses:
 @dataclass(kw_only=True)
 class Disturbed:
     """A level from ``start_s`` on. ``busy_s``: seconds of what each row has to do at factor 1, and ``tasks_of`` what that is, in
-    order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help. Raises
-    InfeasibleError when nobody can take what was lost, or too much is (``effort``)."""
+    order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help; ``waited_s``: how
+    long tiles waited for somebody who could take them. Raises InfeasibleError when too much is lost (``effort``)."""
 
     crowd: Crowd
     parts: Sequence[Gemm]
@@ -87,19 +89,24 @@ class Disturbed:
     result: list[tuple[int, Box]] | None = None
     grace_s: float = GRACE_S
     late: set[int] = field(default_factory=set)
+    waited_s: float = 0.0
     _done: Floats = field(init=False)
-    _due: Floats = field(init=False)
+    _sent_s: Floats = field(init=False)
+    _load_s: Floats = field(init=False)
     _work: dict[int, list[tuple[float, Task]]] = field(default_factory=dict)
     _pending: list[tuple[float, int, int, list[Task]]] = field(default_factory=list)
     _lost: dict[int, tuple[float, list[Task]]] = field(default_factory=dict)
+    _waiting: list[Task] = field(default_factory=list)
+    _waiting_s: float = 0.0
     _number: int = 0
 
     def __post_init__(self) -> None:
         crowd, given = self.crowd, self.busy_s > 0
-        self._done, self._due = expected(crowd, self.start_s, self.busy_s, self.grace_s)
+        self._done, due_s = expected(crowd, self.start_s, self.busy_s, self.grace_s)
+        self._sent_s, self._load_s = np.full(len(given), self.start_s), self.busy_s.copy()
         for row in np.flatnonzero(given & ~crowd.alive).tolist():
             self.lose(row, max(self.start_s, float(crowd.noticed_s[row])), self.start_s)
-        for row in np.flatnonzero(given & crowd.alive & (self._done > self._due)).tolist():
+        for row in np.flatnonzero(given & crowd.alive & (self._done > due_s)).tolist():
             self._watch(row, self.start_s)
 
     @property
@@ -111,6 +118,15 @@ class Disturbed:
     def next_s(self) -> float:
         """When the server notices the next loss; infinite when there is none."""
         return self._pending[0][0] if self._pending else np.inf
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is still to be noticed, or to be given to somebody."""
+        return bool(self._pending or self._waiting)
+
+    def nobody(self) -> InfeasibleError:
+        """What to say when nobody comes any more who could take what waits."""
+        return nobody_can(self.parts[self._waiting[0].part], len(self._waiting), "lost ones")
 
     def lose(self, row: int, noticed_s: float, now_s: float) -> None:
         """Whatever ``row`` has not finished by ``now_s`` is gone; the server notices at ``noticed_s``."""
@@ -127,6 +143,17 @@ class Disturbed:
         self._work[row] = [(end if end <= now_s else now_s + (end - now_s) * factor, task) for end, task in work]
         self._done[row] = now_s + (self._done[row] - now_s) * factor
         self._watch(row, now_s)
+
+    def joined(self, now_s: float) -> None:
+        """Somebody has come: what waits for that is cut anew, and devices that are late and without help are looked at again."""
+        self._entry(0)
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self.waited_s += now_s - self._waiting_s
+            self._cut_anew(waiting, now_s)
+        owing = self.crowd.alive & (self._done > now_s)
+        for row in np.flatnonzero(owing & (due(0.0, self._load_s, self.grace_s) <= now_s - self._sent_s)).tolist():
+            self._push(now_s, row, [])
 
     def notice(self) -> None:
         """The server notices the next loss and has it cut anew (``forget`` is the caller's), or that a device is late."""
@@ -150,7 +177,8 @@ class Disturbed:
         """When ``row`` is done with what it has; rows that came in since the level began have nothing."""
         if len(self._done) < len(self.crowd):
             more = np.zeros(len(self.crowd) - len(self._done))
-            self._done, self._due, self.busy_s = (np.concatenate([old, more]) for old in (self._done, self._due, self.busy_s))
+            for name in ("_done", "_sent_s", "_load_s", "busy_s"):
+                setattr(self, name, np.concatenate([getattr(self, name), more]))
         return float(self._done[row])
 
     def _of(self, row: int, factor: float) -> list[tuple[float, Task]]:
@@ -170,17 +198,28 @@ class Disturbed:
         self._done[row] = min(self._done[row], now_s)
         return [task for end, task in work if end > now_s]
 
+    def _due_now(self, row: int, now_s: float) -> float:
+        """When ``row`` is late, by what the level takes those who are done by ``now_s``."""
+        given = (self._load_s > 0) & self.crowd.known[: len(self._load_s)]
+        done = given & (self._done <= now_s) & (self._done > self._sent_s)
+        done[[*self.late, *self._lost]] = False  # others were in their place, or nobody was
+        offs = np.log((self._done[done] - self._sent_s[done]) / self._load_s[done])
+        factor = level_factor(offs.tolist(), int(np.count_nonzero(given)))
+        return due(float(self._sent_s[row]), float(self._load_s[row]), self.grace_s, factor or 1.0)
+
     def _watch(self, row: int, now_s: float) -> None:
         """A row that will not be done when it is due is late then."""
-        if row not in self.late and self._done[row] > self._due[row]:
-            self._push(max(float(self._due[row]), now_s), row, [])
+        due_s = due(float(self._sent_s[row]), float(self._load_s[row]), self.grace_s)
+        if row not in self.late and self._done[row] > due_s:
+            self._push(max(due_s, now_s), row, [])
 
     def _late(self, row: int, now_s: float) -> None:
         """What ``row`` owes at ``now_s`` is given to idle rows, too, as soon as there are any; the first answer counts."""
         if row in self.late or self._entry(row) <= now_s:
             return
-        if now_s < self._due[row]:  # it was sent more since
-            self._push(float(self._due[row]), row, [])
+        due_s = self._due_now(row, now_s)
+        if now_s < due_s:  # it was sent more since, or the level takes most devices longer
+            self._push(due_s, row, [])
             return
         crowd = self.crowd
         able = np.flatnonzero(crowd.used & crowd.known & crowd.alive & (np.arange(len(crowd)) != row))
@@ -223,7 +262,7 @@ class Disturbed:
                 else:
                     mine.append((copy_s, task))
                     self._done[row] = max(self._done[row], copy_s)
-            self._due[row] = due_s
+            self._sent_s[row], self._load_s[row] = now_s, sent_s[row]
             self._watch(row, now_s)
         return kept
 
@@ -247,7 +286,7 @@ class Disturbed:
         return sum(task.macs for task in tasks)
 
     def _cut_anew(self, tasks: list[Task], now_s: float) -> None:
-        """Give ``tasks`` to whom the server counts on, each busy with what he has."""
+        """Give ``tasks`` to whom the server counts on, each busy with what he has; what nobody can take waits."""
         crowd = self.crowd
         busy = np.where(crowd.used & crowd.known, 0.0, np.inf)
         self._entry(0)
@@ -258,10 +297,8 @@ class Disturbed:
             horizon_s = max(self.end_s - now_s, REPLAN_S)  # cutting finer what is done so soon gains nothing
             found = recut(gemm, Tiles.of((0, *task.box) for task in mine), columns, busy, horizon_s=horizon_s)
             if found.left:
-                raise InfeasibleError(
-                    f"no device that is there can take {len(found.left)} tiles of lost ones", where=f"GEMM {gemm.name}",
-                    facts={"gemm": gemm.name, "unit": "tile", "left": len(found.left)}, remedy="plan for a fleet with a reserve",
-                )  # fmt: skip
+                self._waiting_s = self._waiting_s if self._waiting else now_s
+                self._waiting += [mine[place] for place in found.left]
             self._take(part, gemm, found.tiles, columns, now_s + REPLAN_S)
             busy = found.busy_s
 
@@ -278,5 +315,5 @@ class Disturbed:
             work, end = self._of(row, factor), max(float(self._done[row]), now_s) + task.seconds * factor
             work.append((end, task))
             self._done[row] = end
-            self._due[row] = due(now_s, (end - now_s) / factor, self.grace_s)
+            self._sent_s[row], self._load_s[row] = now_s, (end - now_s) / factor
             self._watch(row, now_s)

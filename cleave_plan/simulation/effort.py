@@ -6,15 +6,26 @@ time since the one before it) may ask for so much and no more:
 
     changes:              LEAST_CHANGES + 200 * devices     who joins, goes or becomes slow
     lost tiles cut anew:  LEAST_TILES + 4 * devices         with lives of 30 minutes and levels of a second: one
+
+A level that nobody can go on with, and nobody will join, does not end either (:func:`nobody_can`).
 """
 
 from __future__ import annotations
 
 from cleave_plan.errors import InfeasibleError
-from cleave_plan.units import Unit, count, format_value
+from cleave_plan.units import Unit, count, format_value, plural
+from cleave_plan.workload.gemm import Gemm
 
 LEAST_CHANGES, CHANGES = 20_000, 200
 LEAST_TILES, TILES = 2_000, 4
+
+
+def nobody_can(gemm: Gemm, tiles: int, whose: str) -> InfeasibleError:
+    """What to say when ``tiles`` of ``gemm`` fit nobody who is there, and nobody joins any more."""
+    return InfeasibleError(
+        f"no device that is there can take {plural(tiles, 'tile')} of {whose}, and none joins later", where=f"GEMM {gemm.name}",
+        facts={"gemm": gemm.name, "unit": "tile", "left": tiles}, remedy="plan for a fleet with a reserve, or let devices join",
+    )  # fmt: skip
 
 
 class Effort:

@@ -80,6 +80,15 @@ def test_simulate_churn(files: Files, tmp_path: Path) -> None:
     assert len(traced["batch_s"]) == 2
     base = ["simulate", files.plan, "--model", files.model, "--fleet", files.fleet]
     assert "No tile was lost" in cleave(*base, "--churn", str(tmp_path / "t.csv")).stdout
+    everyone = "time,event,device,detail\n0,leave,board,\n0,leave,phone,\n0,leave,laptop,\n"
+    (tmp_path / "gone.csv").write_text(everyone)
+    nobody = cleave(*base, "--churn", str(tmp_path / "gone.csv"))
+    assert nobody.exit_code == 3
+    assert "none joins later" in nobody.stderr
+    (tmp_path / "back.csv").write_text(everyone + "5 s,join,laptop,\n")
+    waited = simulated(files, "--churn", str(tmp_path / "back.csv"), "--batches", "1")
+    assert waited["waited_s"] == 5
+    assert waited["batch_s"][0] > 5
     for options, code in (
         (["--churn", "deaths=1"], 2), (["--churn", "failures=1 h", "--jitter", "0.1"], 2), (["--duration", "1"], 2),
         (["--churn", str(tmp_path / "none.csv")], 4),

@@ -93,6 +93,83 @@ def test_who_joins_takes_the_lost_part() -> None:
     assert (done.moves, done.empty) == (1, 0)
 
 
+HALF_S = 67.2
+"""What half of 64 x 20 (K = 20) takes a device of these tests."""
+
+
+def halves(levels: int = 1) -> tuple[Plan, Workload, Fleet]:
+    """Two devices share 64 x 20 (K = 20) in every level, ``HALF_S`` each."""
+    workload = workload_of([gemm_of(f"g{level}", (1, 64, 20, 20), level) for level in range(levels)])
+    fleet = fleet_of([device(f"d{i}") for i in range(2)], [server(flop_per_s={"any": 1e-3})])
+    return make_plan(workload, fleet, without=frozenset({"server", "inner", "level-joint"})), workload, fleet
+
+
+def leave(time_s: float, name: str) -> Event:
+    return Event(time_s=time_s, change=Change.LEAVE, device=name)
+
+
+def join(time_s: float, name: str) -> Event:
+    return Event(time_s=time_s, change=Change.JOIN, device=name, like="d0")
+
+
+def test_a_level_waits_for_who_joins_by_hand() -> None:
+    """Both devices leave. One joins at 100 s and computes both halves from the start, in the level (20 ms to cut them anew) or
+    before it; one that fails unnoticed until 120 s makes no difference but the wait from then on. Without anybody it ends."""
+    plan, workload, fleet = halves()
+    gone = (leave(10.0, "d0"), leave(20.0, "d1"))
+    done = churn(plan, workload, fleet, (*gone, join(100.0, "d2")), batches=1)
+    assert done.batch_s[0] == pytest.approx(100.0 + REPLAN_S + 2 * HALF_S)
+    assert (done.waited_s, done.tiles, done.unfinished) == (pytest.approx(80.0), 3, 0)  # d0's half twice
+    late = Event(time_s=20.0, change=Change.FAIL, device="d1", noticed_s=100.0)
+    done = churn(plan, workload, fleet, (gone[0], late, join(150.0, "d2")), batches=1)
+    assert done.batch_s[0] == pytest.approx(150.0 + REPLAN_S + 2 * HALF_S)
+    assert done.waited_s == pytest.approx(30.0)
+    before = (leave(0.0, "d0"), leave(0.0, "d1"), join(50.0, "d2"))
+    done = churn(plan, workload, fleet, before, batches=2)
+    assert done.batch_s == pytest.approx((50.0 + 2 * HALF_S, 2 * HALF_S))
+    assert (done.waited_s, done.tiles) == (50.0, 0)
+    for events in (gone, before[:2], (*before, leave(60.0, "d2"))):
+        with pytest.raises(InfeasibleError, match="none joins later"):
+            churn(plan, workload, fleet, events, batches=1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 150), st.integers(0, 150)), max_size=6), st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_one_device_at_a_time_by_a_loop(stays: list[tuple[int, int]], levels: int) -> None:
+    """A fleet of one. It leaves, and another joins some time later, and so on: each level starts anew with each of them until one
+    stays for as long as it takes."""
+    plan, workload, fleet = _ONE[levels - 1]
+    level_s = plan.predicted.batch_s / levels
+    events, there, start = [], [], 0.0
+    for place, (stay, pause) in enumerate(stays):
+        events += [leave(start + stay, f"d{place}"), join(start + stay + pause, f"d{place + 1}")]
+        there.append((start, start + stay))
+        start += stay + pause
+    there.append((start, math.inf))
+    now, inside = 0.0, False
+    for _ in range(levels):
+        while True:
+            come, go = next(one for one in there if one[1] > now)
+            end = max(now, come) + (REPLAN_S if inside else 0.0) + level_s
+            inside = end > go
+            if not inside:
+                break
+            now = go
+        now = end
+    assert churn(plan, workload, fleet, events, batches=1).seconds == pytest.approx(now)
+
+
+def test_who_joins_helps_a_device_that_hangs_alone() -> None:
+    """Who joins computes what it owes: when it is due, after e times its time and 0.25 s, or at once where it is past that."""
+    plan, workload, fleet = _ONE[0]
+    alone_s = plan.predicted.batch_s
+    hangs = Event(time_s=1.0, change=Change.SLOW, device="d0", factor=1e12)
+    for joins_s, helped_s in ((1.0, math.e * alone_s + 0.25), (4 * alone_s, 4 * alone_s)):
+        done = churn(plan, workload, fleet, (hangs, join(joins_s, "d1")), batches=1)
+        assert done.seconds == pytest.approx(helped_s + alone_s)
+        assert (done.tiles, done.waited_s) == (1, 0.0)
+
+
 @pytest.mark.parametrize(
     ("factor", "level_s", "excluded"),
     [
@@ -255,3 +332,4 @@ def test_who_is_counted_on_is_what_a_list_says(steps: list[tuple[str, str]]) -> 
 
 
 _FOUR = case(4, levels=1)
+_ONE = [case(1, levels=levels) for levels in (1, 2, 3)]
