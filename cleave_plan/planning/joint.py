@@ -56,9 +56,13 @@ def joint_options(
     usual = [0.0] * len(parts)
     sums_s = 0.0  # of the server's time, what adding partial sums takes
     best: list[Option] = []
+    seen = set[bytes]()
     for _ in range(_ROUNDS if len(columns[0]) < HUGE else _FEWER):
         left = max(0.0, 1 - sums_s / bound_s)
         shares = shares_at(abilities, links, [rate * left for rate in rates], bound_s, stretch)
+        if (groups := shares.owner.tobytes()) in seen:
+            break
+        seen.add(groups)
         made = level.tiled(shares, abilities, bound_s, left, usual)
         if made is None:
             break
@@ -66,8 +70,9 @@ def joint_options(
             best = made
         times = np.array([max(float(option.device_s.max()), option.server_s - option.sums_s) for option in made])
         sums_s = sum(option.sums_s for option in made)
-        if max(float(times.max() - times.min()), together(made, links) - float(times.max())) < _EVEN * times.max():
-            break
+        server_s = sum(option.server_s for option in made)
+        if max(float(times.max() - times.min()), server_s - float(times.max())) < _EVEN * times.max():
+            break  # what the links take then, other groups would not spare
         stretch *= times / times.mean()
     return best
 

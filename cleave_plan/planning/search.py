@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -35,8 +36,9 @@ LADDER = 1.5
 CLOSE = 150
 """The crossing of device time and link time is searched to one part in this, of the times or of the subset's size."""
 
-CROSSING = 0.8
-"""How the size follows the ratio of the two times (tiles' sides fall with the root of the number of devices, areas with it)."""
+CROSSING, STEEPEST = 0.8, 4.0
+"""The power with which the size follows the ratio of the two times (tiles' sides fall with the root of the number of devices,
+areas with it), before trials tell, and the largest that is believed; its inverse is the least."""
 
 FRUGAL = 1.015
 """Operand bytes allowed, over the least, where the servers' egress binds."""
@@ -222,19 +224,22 @@ def by_ability(terms: Terms, devices: DeviceColumns, able: Ints, links: Links) -
 def _crossing(attempt: Callable[[int], float | None], count: int, low: int, high: int) -> int:
     """The size between ``low`` and ``high`` at which link time and device time are the same, first guess ``count``.
 
-    ``attempt(n)`` is the ratio of the two for n devices, which grows about as n to the power of ``1 / CROSSING``: each trial
-    says where the next one should be; where that is outside the bracket that the trials before it leave, the next halves it.
-    Sizes without an answer are too few.
+    ``attempt(n)`` is the ratio of the two for n devices, which grows about as a power of n (``1 / CROSSING``, until two trials
+    tell it): each trial says where the next one should be; where that is outside the bracket that the trials before it leave,
+    the next halves it. Sizes without an answer are too few.
     """
-    tried = set[int]()
+    tried: dict[int, float] = {}
+    power, before = CROSSING, 0
     while high - low > max(1, low // CLOSE) and count not in tried:
         ratio = attempt(count)
-        tried.add(count)
         if ratio is not None and abs(ratio - 1) < 1 / CLOSE:
             return count
-        low, high = (low, count) if ratio is not None and ratio > 1 else (count, high)
-        guess = 0 if ratio is None else round(min(count * max(ratio, 1e-9) ** -CROSSING, high))
-        count = guess if low < guess < high else (low + high) // 2
+        tried[count] = ratio = max(ratio or 0.0, 1e-9)
+        low, high = (low, count) if ratio > 1 else (count, high)
+        if before and (growth := math.log(ratio / tried[before]) / math.log(count / before)) > 0:
+            power = min(max(1 / growth, 1 / STEEPEST), STEEPEST)
+        guess = round(min(count * ratio**-power, high))
+        before, count = count, guess if low < guess < high else (low + high) // 2
     return high
 
 
