@@ -16,7 +16,9 @@ NOTES = (
     "products at no cost",
     "2-D per GEMM is the lower bound of the paper's formulation without its memory limit; cloud GPUs are at the makers' peak "
     "times an assumed utilisation, links between them not counted",
-    f"cost of a batch: energy of devices at ${DOLLARS_PER_KWH} a kWh (US homes 2023, EIA), servers not counted; of clouds the "
+    f"energy of a batch: of {OURS} each device's watts for as long as it is busy (idle ones at none), of rivals the fleet's mean "
+    "watts for every device that they use and the whole batch; unknown where the watts of one device are",
+    f"cost of a batch: that energy at ${DOLLARS_PER_KWH} a kWh (US homes 2023, EIA), servers not counted; of clouds the "
     f"GPUs' time at {', '.join(f'${a.dollars_per_hour:g} an hour for an {a.name}' for a in ACCELERATORS)} (assumed)",
     f"recovery of {OURS}: {HEARTBEAT_S:g} s until it is noticed (assumed), then the lost tiles planned over the others and "
     "computed; of rivals: their papers' ways",

@@ -10,7 +10,8 @@ and on up to ``MOST_DEVICES`` where a fleet of that size can be had.
 *Recovery* of ours: what the device with the largest tile of the longest level was to compute is planned again over the
 others as a run does it (:mod:`cleave_plan.planning.recut`), and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
 
-*Energy*: busy seconds times each device's watts, where every device has that figure; devices of a rival are busy all the time.
+*Energy*: busy seconds times each device's watts, where every device has that figure; devices of a rival are busy all the time, at
+the fleet's mean watts (which of them it uses is not told).
 *Cost*: that energy at ``DOLLARS_PER_KWH`` (devices are there anyway, the servers are not counted), or the assumed price of a
 cloud's GPUs for the time.
 """

@@ -12,6 +12,9 @@ from planning_cases import device, fleet_of, gemm_of, server, workload_of
 from cleave_plan.api import compare_strategies, make_plan
 from cleave_plan.errors import UsageError
 from cleave_plan.fleet.device import Fleet
+from cleave_plan.report.comparison import Subject, comparison_document, comparison_text
+from cleave_plan.report.page.comparison import comparison_page
+from cleave_plan.report.tables import Screen
 from cleave_plan.simulation.baselines.setting import Outcome
 from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, Row, usable_devices
 from cleave_plan.workload.graph import TensorInfo, Workload
@@ -60,12 +63,39 @@ def test_traffic_and_recovery_of_one_level_by_hand() -> None:
     assert h100.cost_dollars == pytest.approx(h100.outcome.batch_s / 3600 * 3.0)
 
 
+def test_energy_of_unequal_watts_by_hand() -> None:
+    """Devices of 18 and 54 W: ours is busy for 67.2 s on each, 1.344 Wh at 0.016 cents each; a rival's devices have 36 W in the
+    mean for as long as its batch takes. A device of 0 W costs nothing."""
+    workload = workload_of([gemm_of("g", (1, 64, 20, 20))])
+    devices = [device("d0", power_watt=18.0), device("d1", power_watt=54.0)]
+    fleet = fleet_of(devices, [server(flop_per_s={"any": 1e-3})])
+    found, _ = compare_strategies(workload, fleet, devices=[2], batch=1, without={"inner", "server"})
+    mine = next(row for row in found.rows if row.outcome.name == OURS)
+    assert mine.energy_wh == pytest.approx(1.344)
+    assert mine.cost_dollars == pytest.approx(1.344e-3 * 0.16)
+    rivals = [row for row in found.rows if row.outcome.name in DEVICE_RIVALS and math.isfinite(row.outcome.batch_s)]
+    assert {row.outcome.devices_used for row in rivals} == {1, 2}
+    for row in rivals:
+        assert row.energy_wh == pytest.approx(row.outcome.devices_used * 36 * row.outcome.batch_s / 3600)
+    free = replace(fleet, devices=(replace(devices[0], power_watt=0.0), devices[1]))
+    found, _ = compare_strategies(workload, free, devices=[2], batch=1, without={"inner", "server"})
+    assert next(row for row in found.rows if row.outcome.name == OURS).energy_wh == pytest.approx(54 * 67.2 / 3600)
+
+
 def test_energy_needs_every_figure() -> None:
-    """One device without a power figure: no energy is made up."""
+    """One device without a power figure: no energy is made up, in rows, in the document, on the terminal or on the page."""
     workload, fleet = case(2)
     some = replace(fleet, devices=(fleet.devices[0], replace(fleet.devices[1], power_watt=None)))
-    found, _ = compare_strategies(workload, some, devices=[2])
+    found, samples = compare_strategies(workload, some, devices=[2])
     assert all(row.energy_wh is row.cost_dollars is None for row in found.rows if row.outcome.name in {OURS, *DEVICE_RIVALS})
+    subject = Subject(model="m", fleet="f", batch=samples, training=False)
+    document = comparison_document(found, subject)
+    ours = next(row for row in document["rows"] if row["system"] == OURS)
+    assert (ours["energy_wh"], ours["cost_dollars"]) == (None, None)
+    line = next(line for line in comparison_text(found, subject, Screen(width=250)).splitlines() if line.strip().startswith(OURS))
+    assert line.split()[-2:] == ["unknown", "unknown"]
+    energy = next(chart for chart in comparison_page(document).sections[0].charts if chart.title == "Energy")
+    assert {name for one in energy.data for name in one.columns["system"]} == {"A100 80 GB", "H100 80 GB"}
 
 
 def rows_of(times: dict[int, float]) -> list[Row]:

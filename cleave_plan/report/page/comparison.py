@@ -16,7 +16,7 @@ CURVES = (
     ("device_up_bytes", "Traffic from a device", "bytes", "Most bytes that any device sends in a batch."),
     ("device_memory_bytes", "Memory of a device", "bytes", "Most bytes that any device holds."),
     ("recovery_s", "Recovery", "seconds", "Seconds until work goes on after one device failed."),
-    ("energy_wh", "Energy", "Wh", "Watt-hours of a batch, where the power of every device is known."),
+    ("energy_wh", "Energy", "Wh", "Watt-hours of a batch, where the watts of every device are known; servers not counted."),
     ("cost_dollars", "Cost", "US$", "US dollars for a batch: energy of devices, servers not counted; of clouds the GPUs' time."),
 )
 
