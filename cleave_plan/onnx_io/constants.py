@@ -22,18 +22,18 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
     A small tensor that lies outside the file (``model``) is read when the data is there. Raises InputFileError when the
     header or the data of a small tensor is damaged.
     """
-    sizes = tuple(tensor.dims[:])
+    elem, sizes = tensor.data_type, tuple(tensor.dims[:])
     if sizes and min(sizes) < 0:
         where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
-    if not is_small(tensor.data_type, sizes):
-        return Fact(elem=tensor.data_type, shape=sizes)
+    if not is_small(elem, sizes):
+        return Fact(elem=elem, shape=sizes)
     try:
         value = _outside_value(tensor, sizes, model.parent) if is_external(tensor) else tensor_to_array(tensor)
     except ValueError as error:
         where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
-    return Fact(elem=tensor.data_type, shape=sizes) if value is None else fact_of_value(value, tensor.data_type)
+    return Fact(elem=elem, shape=sizes) if value is None else fact_of_value(value, elem)
 
 
 def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:

@@ -116,9 +116,16 @@ class _Importer:
         self.file, self.facts, self.walk, self.bindings, self.nodes = file, facts, found.walk, bindings, file.nodes
         self.outputs = [value.name for value in self.graph.output[:]]
         self.names = unique_names(self.nodes)
-        self.shapes = {name: fact.sizes for name, fact in facts.items() if fact.sizes is not None}
-        self.sizes = {name: size for name, fact in facts.items() if (size := _bytes(fact.elem, fact.sizes)) is not None}
-        self.dtypes = {name: dtype for name, fact in facts.items() if (dtype := dtype_of(fact.elem)) is not None}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.sizes: dict[str, int] = {}
+        self.dtypes: dict[str, DType] = {}
+        for name, fact in facts.items():
+            if (dtype := dtype_of(fact.elem)) is not None:
+                self.dtypes[name] = dtype
+            if (sizes := fact.sizes) is not None:
+                self.shapes[name] = sizes
+                if (size := _bytes(fact.elem, sizes)) is not None:
+                    self.sizes[name] = size
         self.products = MatrixProducts(found, bindings, self.names, self.sizes)
         self.schedule = schedule(self.nodes, self.products.working)
 
@@ -217,9 +224,9 @@ class _Importer:
 
 
 @cache
-def _bytes(elem: int, sizes: tuple[int, ...] | None) -> int | None:
+def _bytes(elem: int, sizes: tuple[int, ...]) -> int | None:
     dtype = dtype_of(elem)
-    return None if dtype is None or sizes is None else dtype.bytes_of(prod(sizes))
+    return None if dtype is None else dtype.bytes_of(prod(sizes))
 
 
 def _info(name: str, fact: Fact) -> TensorInfo:

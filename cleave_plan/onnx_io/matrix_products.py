@@ -116,8 +116,8 @@ class MatrixProducts:
     def _gemm(self, index: int, form: Form, depth: Sequence[int]) -> Gemm:
         view = self._nodes[index]
         name = self.name_of(index, form)
-        a = self._operand(view, form.a, form.a_dtype, f"{name}:a")
-        b = self._operand(view, form.b, form.b_dtype, f"{name}:b")
+        a = self._operand(view, form.a, form.a_dtype, name, "a")
+        b = self._operand(view, form.b, form.b_dtype, name, "b")
         if form.b_scales:
             b = replace(b, scale_bits=self._scale_bits(view, form))
         output = view.first_output
@@ -135,8 +135,8 @@ class MatrixProducts:
             repeats=found.form.repeats, pinned=found.form.pinned,
         )  # fmt: skip
 
-    def _operand(self, view: NodeView, place: int | None, dtype: DType | None, own_name: str) -> Operand:
-        """The operand at ``place``, or one that the node makes itself (and of which it says the type)."""
+    def _operand(self, view: NodeView, place: int | None, dtype: DType | None, gemm: str, side: str) -> Operand:
+        """The operand at ``place``, or one that the node makes itself (and of which it says the type), a ``side`` of ``gemm``."""
         name = view.inputs[place or 0]
         dtype = dtype or dtype_of(self._facts[name].elem)
         if dtype is None:
@@ -145,7 +145,7 @@ class MatrixProducts:
                 expected="an element type in the file (value_info)",
             )  # fmt: skip
         if place is None:
-            return Operand(tensor=own_name, role=Role.ACTIVATION, dtype=dtype)
+            return Operand(tensor=f"{gemm}:{side}", role=Role.ACTIVATION, dtype=dtype)
         role = Role.PARAMETER if name in self.constants else Role.ACTIVATION
         return Operand(tensor=name, role=role, dtype=dtype, learned=name in self.learned)
 

@@ -75,13 +75,15 @@ def find_parameters(
     resolved: dict[str, Path] = {}
     for name, tensor, used in _tensors(graph, nodes, operands, ""):
         outside = locate(tensor, folder, resolved) if is_external(tensor) else None
-        present = present and (outside is None or outside.present)
-        dtype = dtype_of(tensor.data_type)
-        if not used or name in fed or dtype not in WEIGHT_DTYPES or dtype is None or not tensor.dims or outside in seen:
+        if outside is not None:
+            present = present and outside.present
+        dtype = dtype_of(tensor.data_type) if used and name not in fed else None
+        axes = tensor.dims[:] if dtype in WEIGHT_DTYPES else ()
+        if dtype is None or not axes or outside in seen:
             continue
         if outside is not None and outside.length and any(entry.key == "offset" for entry in tensor.external_data[:]):
             seen.add(outside)
-        count = prod(tensor.dims)
+        count = prod(axes)
         sizes[name] = dtype.bytes_of(count)
         elements += count
     return Parameters(sizes=sizes, elements=elements, present=present)
@@ -91,9 +93,10 @@ def _tensors(
     graph: onnx.GraphProto, nodes: Sequence[NodeView], operands: Collection[str], prefix: str
 ) -> Iterator[tuple[str, onnx.TensorProto, bool]]:
     """``(name, tensor, whether it may be a weight)`` of everything that holds data."""
-    used = {value.name for value in graph.output[:]}.union(*(view.reads for view in nodes))
+    used = {value.name for value in graph.output[:]}.union(*[view.reads for view in nodes])
     for tensor in graph.initializer[:]:
-        yield prefix + tensor.name, tensor, tensor.name in used
+        name = tensor.name
+        yield prefix + name, tensor, name in used
     for sparse in graph.sparse_initializer[:]:
         yield prefix + sparse.values.name, sparse.values, sparse.values.name in used
     for view in nodes:

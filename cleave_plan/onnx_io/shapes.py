@@ -107,14 +107,12 @@ class ShapeWalk:
                 answer = self._visit(view, scope)
             if answer.fault and not self._depth:
                 self._note_fault(view, answer)
-            for place, name in enumerate(view.outputs):
+            for name, fact in zip(view.outputs, answer.outputs, strict=True):
                 if not name:
                     continue
-                fact = answer.outputs[place]
                 if not answer.fault:
-                    claimed = claims.get(name)
-                    if claimed is not None and not _says(claimed.type, fact):
-                        fact = self._completed(fact, claimed.type, view.node, name)
+                    if name in claims and not _says(claim := claims[name].type, fact):
+                        fact = self._completed(fact, claim, view.node, name)
                     if fact.sizes is None and not self._depth:
                         fact = self._named(fact, name, view, scope)
                 scope[name] = fact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from cleave_plan.onnx_io.views import NodeView
 
@@ -16,23 +16,14 @@ _PICKERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 def bytes_moved(view: NodeView, sizes: Mapping[str, int]) -> int | None:
     """Bytes read plus written by a node, its subgraphs included; None when one of them is not in ``sizes``."""
-    if not view.domain and view.op in _VIEWS:
+    op, moved = "" if view.domain else view.op, view.reads + view.made
+    if op in _VIEWS:
         return 0
-    written = _total(view.made, sizes)
-    if view.domain:
-        read = _total(view.reads, sizes)
-    elif view.op in _HEADER_READERS:
-        read = 0
-    elif view.op in _PICKERS and written is not None:
-        rest = _total(view.reads[1:], sizes)
-        read = None if rest is None else rest + written
-    else:
-        read = _total(view.reads, sizes)
-    return None if read is None or written is None else read + written
-
-
-def _total(names: Sequence[str], sizes: Mapping[str, int]) -> int | None:
+    if op in _HEADER_READERS:
+        moved = view.made
+    elif op in _PICKERS:
+        moved = view.reads[1:] + 2 * view.made
     try:
-        return sum([sizes[name] for name in names])
+        return sum([sizes[name] for name in moved])
     except KeyError:
         return None

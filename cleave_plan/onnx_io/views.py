@@ -48,9 +48,9 @@ def view_of(node: onnx.NodeProto) -> NodeView:
     inputs, outputs, domain = tuple(node.input[:]), tuple(node.output[:]), node.domain
     reads = tuple(filter(None, inputs)) if "" in inputs else inputs
     made = tuple(filter(None, outputs)) if "" in outputs else outputs
-    attributes = tuple(node.attribute[:])
-    bodies = tuple(graphs_in(attributes)) if attributes else ()
-    if bodies:
+    attributes, bodies = tuple(node.attribute[:]), ()
+    if attributes and (graphs := graphs_in(attributes)):
+        bodies = tuple(graphs)
         reads += tuple(_captured(bodies))
     if domain in STANDARD:
         domain = ""
