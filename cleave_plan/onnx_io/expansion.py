@@ -12,6 +12,7 @@ from cleave_plan.onnx_io.facts import UNKNOWN, Fact, ShapeContradictionError
 from cleave_plan.onnx_io.matrix_work import OWN
 from cleave_plan.onnx_io.naming import Origin
 from cleave_plan.onnx_io.operators import FUSED, operator_of
+from cleave_plan.onnx_io.order import arranged
 from cleave_plan.onnx_io.quantised_pairs import Pairs
 from cleave_plan.onnx_io.reader import ModelFile
 from cleave_plan.onnx_io.rules.builder import Builder, DeclinedError
@@ -41,11 +42,8 @@ def expand_fused(file: ModelFile, facts: MutableMapping[str, Fact], names: list[
         facts.update(builder.facts)
     if not origins:
         return file, origins
-    del graph.node[:]
-    graph.node.extend([view.node for view in nodes])  # which copies them
     file.model.opset_import.append(helper.make_opsetid(OWN, 1))
-    copies = tuple([view._replace(node=node) for view, node in zip(nodes, graph.node[:], strict=True)])
-    return replace(file, nodes=copies), origins
+    return replace(file, nodes=arranged(graph, file.nodes, nodes)), origins
 
 
 def expansion_of(node: onnx.NodeProto, name: str, facts: Mapping[str, Fact], opset: int) -> Builder | None:

@@ -113,11 +113,21 @@ def _put_in_order(
                     f"{node_label(view.node)} reads tensor {name!r}, which nothing defines", where=where,
                     expected="a graph input, an initialiser or a node's output",
                 )  # fmt: skip
-    ordered = tuple([kept[index] for index in _kahn(kept, maker, where)])
-    # The field is sorted in place, which moves no node: repeats go to its end, and off it.
-    place = {id(view.node): len(ordered) for view in nodes}
-    place.update((id(view.node), index) for index, view in enumerate(ordered))
-    graph.node.sort(key=lambda node: place[id(node)])
+    return arranged(graph, nodes, [kept[index] for index in _kahn(kept, maker, where)])
+
+
+def arranged(graph: onnx.GraphProto, nodes: Iterable[NodeView], wanted: Iterable[NodeView]) -> tuple[NodeView, ...]:
+    """Give ``graph``, whose nodes are ``nodes``, those of ``wanted`` in their order; the result is their views.
+
+    Its own nodes stay where they lie in memory, only nodes that are new to it are copied.
+    """
+    own = {id(view.node) for view in nodes}
+    wanted = tuple(wanted)
+    graph.node.extend([view.node for view in wanted if id(view.node) not in own])
+    copies = iter(graph.node[len(own) :])
+    ordered = tuple([view if id(view.node) in own else view._replace(node=next(copies)) for view in wanted])
+    place = dict.fromkeys(own, len(ordered)) | {id(view.node): index for index, view in enumerate(ordered)}
+    graph.node.sort(key=lambda node: place[id(node)])  # what is not wanted goes to the end, and off it
     del graph.node[len(ordered) :]
     return ordered
 
