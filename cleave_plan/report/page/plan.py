@@ -44,12 +44,13 @@ def plan_page(plan: Plan, fleet: Fleet | None = None, played: Simulation | None 
 
 def _promise(plan: Plan) -> Section:
     p = plan.predicted
+    idle = "the others would not make it faster" if p.devices_used < p.devices_total else "all of the fleet"
     alone, server = ("impossible" if seconds is None else as_time(seconds) for seconds in (p.one_device_s, p.server_only_s))
     facts = (
         Fact("batch time", as_time(p.batch_s), "predicted, by executed cost: levels and server operators"),
         Fact("proven bound", as_time(p.bound_s), f"no levels can take less; these take {as_time(p.ideal_levels_s)} (ideal cost)"),
         Fact("gap", percent(p.gap), "1 − bound / levels"),
-        Fact("devices used", f"{count(p.devices_used)} of {count(p.devices_total)}", "the others would not make it faster"),
+        Fact("devices used", f"{count(p.devices_used)} of {count(p.devices_total)}", idle),
         Fact("one device alone", alone, p.one_device_name or "fits no device"),
         Fact("server alone", server, "every product on the first server"),
         Fact("to devices", format_value(p.downlink_bytes, Unit.BYTES), "a batch"),
