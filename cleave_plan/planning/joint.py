@@ -56,13 +56,9 @@ def joint_options(
     usual = [0.0] * len(parts)
     sums_s = 0.0  # of the server's time, what adding partial sums takes
     best: list[Option] = []
-    seen = set[bytes]()
     for _ in range(_ROUNDS if len(columns[0]) < HUGE else _FEWER):
         left = max(0.0, 1 - sums_s / bound_s)
         shares = shares_at(abilities, links, [rate * left for rate in rates], bound_s, stretch)
-        if (groups := shares.owner.tobytes()) in seen:
-            break
-        seen.add(groups)
         made = level.tiled(shares, abilities, bound_s, left, usual)
         if made is None:
             break

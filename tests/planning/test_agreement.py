@@ -132,5 +132,5 @@ def test_sixty_random_plans() -> None:
 
 @pytest.mark.long
 def test_a_thousand_random_plans() -> None:
-    """The issue's number."""
+    """As many as make a rare disagreement likely to be seen."""
     agree(range(1000), small=False)
