@@ -60,3 +60,9 @@ def test_imports_run_downward(path: Path) -> None:
 def test_rooms_stay_small(path: Path) -> None:
     """A file that passes 350 lines is asking to be two."""
     assert len(path.read_text().splitlines()) <= 350
+
+
+def test_names_of_test_modules_are_unique() -> None:
+    """pytest imports them by name alone: of two with one name the second is an error, but only where both are collected."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py") if path.name not in ("__init__.py", "conftest.py")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
