@@ -22,12 +22,11 @@ from cleave_plan.kernels.epilogue import NOTHING_MORE, RELU, Epilogue
 from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.attributes import get_float
 from cleave_plan.onnx_io.importer import ImportedModel
+from cleave_plan.onnx_io.matrix_work import STANDARD
 from cleave_plan.onnx_io.products import Operands, operands_of
 from cleave_plan.onnx_io.refusal import Value
 from cleave_plan.onnx_io.views import reads
 from cleave_plan.workload.gemm import Gemm
-
-_STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,7 +82,7 @@ class EndingFinder:
     def _follow(self, gemm: Gemm) -> Ending | None:
         node = self._imported.nodes[gemm.name]
         floats = {gemm.a.dtype, gemm.b.dtype, gemm.out_dtype} == {DType.FLOAT32}
-        if node.op_type != "Conv" or node.domain not in _STANDARD or not floats or gemm.window is None:
+        if node.op_type != "Conv" or node.domain not in STANDARD or not floats or gemm.window is None:
             return None
         bare = onnx.NodeProto()
         bare.CopyFrom(node)
@@ -95,7 +94,7 @@ class EndingFinder:
     def _only_reader(self, tensor: str) -> onnx.NodeProto | None:
         """The node that alone reads a tensor, once."""
         readers = self._readers.get(tensor, [])
-        return readers[0] if len(readers) == 1 and tensor not in self._outputs and readers[0].domain in _STANDARD else None
+        return readers[0] if len(readers) == 1 and tensor not in self._outputs and readers[0].domain in STANDARD else None
 
     def _with_addend(self, ending: Ending, level: int) -> Ending:
         node = self._only_reader(ending.output)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from cleave_plan.dtypes import DType
+from cleave_plan.onnx_io.matrix_work import STANDARD
 from cleave_plan.onnx_io.refusal import RefusedError, Value, or_refused
 
 Array = NDArray[Any]
@@ -92,7 +93,7 @@ def _make_arena(ort: Any) -> None:
 
 def may_fuse(nodes: Iterable[onnx.NodeProto]) -> bool:
     """Whether all of a segment's operators are those whose fusions keep the values."""
-    return all(node.domain in ("", "ai.onnx") and node.op_type in _FUSIBLE for node in nodes)
+    return all(node.domain in STANDARD and node.op_type in _FUSIBLE for node in nodes)
 
 
 class BoundSession:

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.external import ExternalData, is_external, locate
+from cleave_plan.onnx_io.matrix_work import STANDARD
 
 Array = NDArray[Any]
 
@@ -159,7 +160,7 @@ class Weights(Mapping[str, Array]):
 
 def is_constant(node: onnx.NodeProto) -> bool:
     """Whether a node is a Constant of standard ONNX."""
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.attribute) == 1
+    return node.op_type == "Constant" and node.domain in STANDARD and len(node.attribute) == 1
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:

@@ -120,7 +120,7 @@ class Search:
         """Inner splits over the ablest ``most``, and where the links bind then, over fewer."""
         ratio = self.attempt_bars(most)
         if ratio is not None and ratio > _FED:
-            _crossing(self.attempt_bars, max(1, round(most * ratio**-CROSSING)), 1, most)
+            _crossing(self.attempt_bars, max(1, min(most - 1, round(most * ratio**-CROSSING))), 1, most)
 
     def affordable(self) -> int:
         """How many of the ablest devices the servers' egress can feed at the lower bound."""

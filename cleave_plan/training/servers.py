@@ -7,6 +7,7 @@ values is nowhere else: when its process ends, the run does too, and goes on fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from cleave_plan.errors import ExecutionError
@@ -83,10 +84,7 @@ class ProcessServer:
 
     def ask(self, order: Order) -> None:
         """Send the order, with the places of its arrays."""
-        places = placed(order.arrays, self._room.block)
-        self._tell(
-            Order(kind=order.kind, arrays=places, step=order.step, share=order.share, factor=order.factor, slot=order.slot)
-        )  # fmt: skip
+        self._tell(replace(order, arrays=placed(order.arrays, self._room.block)))
 
     def answer(self) -> Answer:
         """Wait for it."""

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.attributes import get_ints, subgraphs
-from cleave_plan.onnx_io.matrix_work import domain_of
+from cleave_plan.onnx_io.matrix_work import STANDARD, domain_of
 from cleave_plan.onnx_io.naming import unique_names
 from cleave_plan.onnx_io.views import views_of
 
@@ -39,7 +39,7 @@ def modernise(model: onnx.ModelProto, where: str) -> int:
 
     Raises InputFileError for models older than operator set 13, and for a training-mode BatchNormalization of set 13.
     """
-    entry = next((entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    entry = next((entry for entry in model.opset_import if entry.domain in STANDARD), None)
     version = 1 if entry is None else int(entry.version)
     if entry is None or version < OLDEST_OPSET:
         raise InputFileError(
