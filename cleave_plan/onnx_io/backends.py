@@ -97,7 +97,7 @@ class Onnxruntime:
         initialisers = [constant_of(name, array) for name, array in constants.items()]
         proto = segment_model(segment, self._model, values, self._weights, initialisers=initialisers)
         options = session_options(
-            self._ort, threads=self._outlets.threads_for(segment.outputs), fuse=not self._quantised and may_fuse(segment.nodes)
+            self._ort, threads=self._outlets.threads_for(segment), fuse=not self._quantised and may_fuse(segment.nodes)
         )  # fmt: skip
         large = {name: array for name, array in constants.items() if is_large(array)}
         shared = [self._ort.OrtValue.ortvalue_from_numpy(np.require(array, requirements=("C", "A"))) for array in large.values()]

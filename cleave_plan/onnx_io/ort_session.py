@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from cleave_plan.dtypes import DType
+from cleave_plan.onnx_io.attributes import get_string, subgraphs
 from cleave_plan.onnx_io.matrix_work import STANDARD
 from cleave_plan.onnx_io.refusal import RefusedError, Value, or_refused
+from cleave_plan.onnx_io.segments import Segment
 
 Array = NDArray[Any]
 Room = Callable[[tuple[int, ...], DType], Array]
@@ -55,10 +57,20 @@ class Outlets:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     threads: int = 1
 
-    def threads_for(self, outputs: Iterable[str]) -> int:
-        """Threads for a segment with these results: several only where there is enough to share out."""
-        elements = sum(prod(self.shapes.get(name, ())) for name in outputs)
-        return self.threads if elements >= SHARED_ELEMENTS else 1
+    def threads_for(self, segment: Segment) -> int:
+        """Threads for a segment: several only where there is enough to share out, and where they do not change the results."""
+        elements = sum(prod(self.shapes.get(name, ())) for name in segment.outputs)
+        return self.threads if elements >= SHARED_ELEMENTS and not any(map(_races, segment.nodes)) else 1
+
+
+def _races(node: onnx.NodeProto) -> bool:
+    """Whether several threads of onnxruntime can get ``node``, or one in its bodies, wrong.
+
+    Its ScatterND shares rows out to threads without a lock: with a reduction, and two rows at one place, sums are lost (version
+    1.32: in up to every run with two threads).
+    """
+    reduces = node.op_type == "ScatterND" and get_string(node, "reduction", "none") != "none"
+    return reduces or any(_races(inner) for body in subgraphs(node) for inner in body.node)
 
 
 def session_options(ort: Any, *, threads: int = 1, fuse: bool = False) -> Any:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from cleave_plan.errors import ExecutionError, InputFileError, UsageError
 from cleave_plan.onnx_io import runtime
 from cleave_plan.onnx_io.importer import load_model
+from cleave_plan.onnx_io.ort_session import Outlets
 from cleave_plan.onnx_io.runtime import ServerRuntime
 from cleave_plan.onnx_io.segments import run_order, segment_of
 from cleave_plan.onnx_io.weights import Weights
@@ -214,3 +215,27 @@ def test_a_segment_splits_into_nodes_that_keep_what_is_read() -> None:
     ]  # fmt: skip
     parts = segment_of(nodes, ["y", "c"]).split()
     assert [(part.inputs, part.outputs) for part in parts] == [(("x",), ("a",)), (("a",), ("b", "c")), (("b",), ("y",))]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["node", "branch"])
+def test_sums_at_places_that_repeat(inside: bool) -> None:
+    """ScatterND with a reduction is right whatever threads a segment may have: onnxruntime's own shares rows without a lock."""
+    pytest.importorskip("onnxruntime", reason="the race is onnxruntime's")
+    rng = np.random.default_rng(4)
+    places, rows = rng.integers(0, 8, (1024, 1)), rng.standard_normal((1024, 512)).astype(np.float32)
+    node = helper.make_node("ScatterND", ["x", "places", "rows"], ["y"], reduction="add")
+    if inside:
+        branch = helper.make_graph([node], "b", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 512])])
+        node = helper.make_node("If", ["choice"], ["y"], then_branch=branch, else_branch=branch)
+    model = helper.make_model(
+        helper.make_graph([node], "g", [], []), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )  # fmt: skip
+    wanted = np.zeros((8, 512))
+    np.add.at(wanted, places[:, 0], rows)
+    outlets = Outlets(shapes={"y": (1 << 20,)}, threads=4)
+    server = ServerRuntime(model, Weights(model, MODEL_PATH), choice="onnxruntime", outlets=outlets)
+    feeds = {"x": np.zeros((8, 512), np.float32), "places": places, "rows": rows, "choice": np.array(True)}
+    segment = segment_of(list(model.graph.node), ["y"])
+    for _ in range(5):
+        found = server.run(segment, {name: feeds[name] for name in segment.inputs})["y"]
+        np.testing.assert_allclose(found, wanted, atol=1e-4)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from cleave_plan.onnx_io.gradient.rule import NoRuleError, Op, Partials, gradient_of
+from cleave_plan.onnx_io.gradient.rules.shape import added_along, places_of, scattered
 from cleave_plan.onnx_io.gradient.tensor import Tensor
 
 
@@ -12,8 +11,7 @@ from cleave_plan.onnx_io.gradient.tensor import Tensor
 def gather(op: Op) -> Partials:
     """Y = X[..., I, ...] along an axis: dX[..., i, ...] = Σ dY where I = i.
 
-    An embedding table (axis 0) gets its rows added by ScatterND; along another axis I is one list, added by ScatterElements;
-    a single constant place is padding.
+    I is one list, added along the axis; a single constant place is padding.
     """
     x, indices = op.x(0), op.x(1)
     axis = op.axis(0, x.rank)
@@ -22,15 +20,11 @@ def gather(op: Op) -> Partials:
         place = op.value(1)
         if place is not None and place.ndim == 0:
             return _one_place(op, axis, int(place.item()))
-        if axis == 0:
-            rows = indices.op("Unsqueeze", x.ints(-1))
-            return x.zeros().op("ScatterND", rows, op.dy, reduction="add")
         flat, sizes = indices.reshape([-1]), op.dy.sizes()
         before = sizes.op("Slice", sizes.ints(0), sizes.ints(axis))
         after = sizes.op("Slice", sizes.ints(axis + indices.rank), sizes.ints(op.dy.rank))
         merged = op.dy.reshape(before.op("Concat", flat.op("Shape"), after, axis=0))
-        column = flat.reshape([-1] + [1] * (x.rank - axis - 1)).expand(merged.sizes())
-        return x.zeros().op("ScatterElements", column, merged, axis=axis, reduction="add")
+        return added_along(merged, flat, axis, x.size_of(axis))
 
     return {0: of_x}
 
@@ -56,28 +50,7 @@ def gather_elements(op: Op) -> Partials:
 @gradient_of("GatherND")
 def gather_nd(op: Op) -> Partials:
     """Y[b, i] = X[b, I[b, i]], b over the first ``batch_dims`` axes: dX[b, I[b, i]] += dY[b, i]."""
-
-    def of_x() -> Tensor:
-        places = _with_batches(op.x(1), op.integer("batch_dims", 0))
-        return op.x(0).zeros().op("ScatterND", places, op.dy, reduction="add")
-
-    return {0: of_x}
-
-
-def _with_batches(indices: Tensor, axes: int) -> Tensor:
-    """Places within a batch (along the last axis) with those along the first ``axes`` axes before them."""
-    if not axes:
-        return indices
-    sizes = indices.sizes()
-    column = sizes.op("Slice", sizes.ints(0), sizes.ints(-1)).op("Concat", sizes.ints(1), axis=0)
-    batches = [
-        indices.constant(np.array(0))
-        .op("Range", indices.size_of(axis).op("Squeeze"), indices.constant(np.array(1)))
-        .reshape([-1] + [1] * (indices.rank - axis - 1))
-        .expand(column)
-        for axis in range(axes)
-    ]
-    return batches[0].op("Concat", *batches[1:], indices, axis=-1)
+    return {0: lambda: scattered(op, op.again(places_of(op.x(0)), op.x(1))[0])}
 
 
 @gradient_of("ScatterElements", "ScatterND")

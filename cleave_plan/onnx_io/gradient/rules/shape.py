@@ -66,7 +66,7 @@ def cut(op: Op) -> Partials:
         if not op.has(4) or (steps is not None and (steps == 1).all()):
             return _padded_back(op)
         cutting = [Tensor(op.writer, name) for name in op.node.input[1:]]
-        return _scattered(op, op.again(_places(x), *cutting)[0])
+        return scattered(op, op.again(places_of(x), *cutting)[0])
 
     return {0: of_x}
 
@@ -93,7 +93,7 @@ def _known_list(op: Op, place: int) -> list[int]:
     return list(range(shape[0]))
 
 
-def _places(x: Tensor) -> Tensor:
+def places_of(x: Tensor) -> Tensor:
     """For each element of ``x`` its place in the flattened tensor."""
     return numbers_below(x.op("Size")).reshape(x.sizes())
 
@@ -103,8 +103,12 @@ def numbers_below(count: Tensor) -> Tensor:
     return count.constant(np.int64(0)).op("Range", count, count.constant(np.int64(1)))
 
 
-def _scattered(op: Op, places: Tensor) -> Tensor:
-    """dY at ``places`` of the flattened X, where several meet their sum, zeros elsewhere."""
+def scattered(op: Op, places: Tensor) -> Tensor:
+    """dY at ``places`` of the flattened X, where several meet their sum, zeros elsewhere.
+
+    Like every sum at places that repeat it is a ScatterElements: onnxruntime shares the rows of a ScatterND out to its threads
+    without a lock, and two rows at one place then lose one of their sums (1.32: up to every run, with two threads).
+    """
     x = op.x(0)
     flat = op.dy.like(0).expand(x.op("Size").reshape([1]))
     return flat.op("ScatterElements", places.reshape([-1]), op.dy.reshape([-1]), axis=0, reduction="add").reshape(x.sizes())
