@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, as_ieee, numpy_dtype
 from cleave_plan.kernels.chain import ChainProduct, Work
 from cleave_plan.kernels.grid import Grid
 from cleave_plan.kernels.multiply import complete
@@ -78,6 +78,7 @@ class Assembly:
         """Whether every tile has come."""
         return not self._waiting
 
+    @as_ieee
     def finish(self) -> Array:
         """The result in the GEMM's storage type; where partial sums were added, that is done here."""
         work = self._work

@@ -12,6 +12,9 @@ from cleave_plan.dtypes import DType
 
 Array = NDArray[Any]
 
+as_ieee = np.errstate(all="ignore")
+"""Decorates what computes a user's values: infinities and NaN are results like others, as in any runtime, and no warnings."""
+
 
 def dtype_of_array(array: Array) -> DType:
     """The element type of an array; raises ValueError when it has none of ours."""

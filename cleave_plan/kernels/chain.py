@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, as_ieee, numpy_dtype
 from cleave_plan.kernels.elementwise import apply
 from cleave_plan.kernels.gemm import multiply_block
 from cleave_plan.kernels.grid import Grid, within
@@ -120,6 +120,7 @@ class ChainProduct:
         pieces = self.cut(operands, box)
         return pieces.nbytes, self.compute(pieces, box, out)
 
+    @as_ieee
     def compute(self, pieces: ChainPieces, box: Box, out: Array | None = None) -> Array:
         """The tile's result, [items, rows, d_v], from its pieces alone, in ``out`` if given; ValueError when it does not fit."""
         items, rows, _ = self.result_shape(box)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, as_ieee, numpy_dtype
 from cleave_plan.kernels.blocks import convolve_blocks, multiply_blocks
 from cleave_plan.kernels.conv import Rooms, convolve, rooms_of_tile
 from cleave_plan.kernels.gemm import multiply_block
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cleave_plan.kernels.tile import Box, Pieces, Product
 
 
+@as_ieee
 def multiply(product: Product, pieces: Pieces, box: Box, out: Array | None = None) -> Array:
     """The tile's result, [batch, rows, columns] in ``product.result_dtype(box)``, from its pieces alone; in ``out`` if given.
 
@@ -48,6 +49,7 @@ def is_direct(product: Product, pieces: Pieces, box: Box) -> bool:
     return _working(product, box) == numpy_dtype(product.result_dtype(box)) and pieces.along.scale is None
 
 
+@as_ieee
 def complete(product: Product, sums: Array, along: Companions) -> Array:
     """Finished sums in the storage type, requantised where the product is."""
     stored = numpy_dtype(product.out_dtype)
@@ -66,6 +68,7 @@ def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], ou
     return multiply_blocks(product.grid, a, b, out, rows=box.rows, columns=box.columns, inner=box.inner)
 
 
+@as_ieee
 def convolve_tile(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], rooms: Rooms) -> None:
     """The sums of a convolution's tile, in ``working``, into ``rooms``."""
     assert product.window is not None

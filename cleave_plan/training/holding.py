@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, as_ieee
 from cleave_plan.training.optimizers import Block, optimizer_of
 from cleave_plan.training.settings import Settings
 
@@ -139,6 +139,7 @@ class Holding:
             return map(work, items)
         return self._pool.map(work, items)
 
+    @as_ieee
     def _update(self, piece: _Piece, gradient: Array, *, step: int, share: float, factor: float) -> None:
         part, span = self._parts[piece.part], slice(piece.start, piece.stop)
         master = self._masters[piece.part][span]
@@ -167,6 +168,7 @@ def _pieces(parts: Sequence[Part]) -> Iterator[_Piece]:
             yield _Piece(place, start, min(start + BLOCK_ELEMENTS, count))
 
 
+@as_ieee
 def _sum_of_squares(flat: Array) -> float:
     """In float64, in an order that only the length decides."""
     wide = flat.astype(np.float64)

@@ -16,7 +16,7 @@ from training_cases import perceptron
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS, STEPS = 50, 400
+KILLS, STEPS = 50, 1000
 
 
 def start(model: Path, folder: Path) -> subprocess.Popen[str]:
@@ -36,9 +36,15 @@ def finish(process: subprocess.Popen[str]) -> str:
     return printed
 
 
+def lines_of(folder: Path) -> list[str]:
+    """The lines of metrics."""
+    path = folder / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def curve(folder: Path) -> list[tuple[int, float, float]]:
     """Step, loss and gradient norm of each line of metrics."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in lines_of(folder)]
     return [(line["step"], line["loss"], line["gradient_norm"]) for line in lines]
 
 
@@ -51,15 +57,11 @@ def test_fifty_kills_leave_no_trace(tmp_path: Path) -> None:
     folder, reached = tmp_path / "killed", []
     folder.mkdir()
     for _ in range(KILLS):
-        before = (folder / "metrics.jsonl").stat().st_size if (folder / "metrics.jsonl").exists() else 0
-        process = start(model, folder)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None and generator.random() > 0.002:
-            metrics = folder / "metrics.jsonl"
-            if metrics.exists() and metrics.stat().st_size > before:
-                break
-            time.sleep(0.01)
-        time.sleep(generator.uniform(0, 0.2))
+        process, wanted = start(model, folder), len(lines_of(folder)) + generator.randrange(5)
+        early, deadline = generator.random() < 0.2, time.monotonic() + generator.uniform(0, 1.5)
+        while process.poll() is None and len(lines_of(folder)) <= wanted and not (early and time.monotonic() > deadline):
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.03))  # into a step or a checkpoint
         process.send_signal(signal.SIGKILL)
         process.communicate()
         reached.append(process.returncode)
