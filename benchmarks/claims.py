@@ -6,7 +6,8 @@
 A *case* is a training step of 128 x 1024 tokens of one model over one preset's fleet of one size, server links unlimited: this
 planner's plan, what a failure of 1, 3 and 5 devices costs, and every rival at its best
 (:mod:`cleave_plan.simulation.baselines`), within the devices' memory and with it lifted. Each case is a line of the results file
-as soon as it is worked out; a run goes on where another stopped, and the page is written from all lines there are.
+as soon as it is worked out, with the commit that it is of; a run goes on where another stopped, and the page is written from all
+lines there are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
 import sys
 import time
 from itertools import product
@@ -50,26 +52,37 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, default=Path("docs/claims.md"))
     asked = parser.parse_args(arguments)
     asked.results.parent.mkdir(parents=True, exist_ok=True)
+    commit = checked_out()
     known = {case.key for case in read(asked.results)}
     for devices, model, preset in product(asked.devices, asked.models, asked.presets):
         if (model, preset, devices) in known:
             continue
         found = case_of(workload(model, BATCH, SEQ, True), fleet_of(devices, preset, 1, None))
-        line = json.dumps({"model": model, "preset": preset, "devices": devices, **found})
+        line = json.dumps({"model": model, "preset": preset, "devices": devices, "commit": commit, **found})
         with asked.results.open("a") as file:
             file.write(line + "\n")
         print(f"{model}, {preset}, {devices} devices: {found['cpu_s']:.0f} s of processor time", file=sys.stderr, flush=True)
     replace_file(asked.page, page(read(asked.results), DEVICES).encode())
 
 
+def checked_out() -> str:
+    """The commit of this checkout, "-dirty" behind it where files differ from it; "unknown" where there is no git or none."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def read(results: Path) -> list[Case]:
-    """The cases of a results file; none where there is no file. A line that an interrupted run cut off is no case."""
+    """The cases of a results file; none where there is no file. A line that an interrupted run cut off is no case, nor is one
+    that lacks a figure."""
     lines = results.read_text().splitlines() if results.exists() else []
     cases = []
     for line in lines:
         try:
             cases.append(Case(**json.loads(line)))
-        except ValueError:
+        except (ValueError, TypeError):
             continue
     return cases
 

@@ -23,8 +23,8 @@ least 100 times faster, traffic per device that falls with their number, and tra
 written by `make claims` (`python -m benchmarks.claims`) from the cases that were run: one training step of 128 x 1024 tokens,
 all systems on the same devices, links and cost model, every degree of every rival searched ([simulation](simulation.md) says
 how), server links and memory unlimited, devices that keep nothing from level to level (`--without reuse`). Times compare by ideal
-cost; our executed time stands beside it. Whatever comes out is what stands here. Cases are kept from run to run: an older one is
-of the planner as it was then.
+cost; our executed time stands beside it. Whatever comes out is what stands here. Cases are kept from run to run: each says of
+which commit it is.
 
 """
 LIMITS = """\
@@ -49,11 +49,13 @@ LIMITS = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One line of the results: rows as ``compare --json`` writes them, recovery by number of failures, processor seconds."""
+    """One line of the results: of which commit, rows as ``compare --json`` writes them, recovery by number of failures, processor
+    seconds."""
 
     model: str
     preset: str
     devices: int
+    commit: str
     rows: Sequence[Mapping[str, Any]]
     recovery_s: Mapping[str, float]
     plan_cpu_s: float
@@ -183,7 +185,7 @@ def _times(members: Sequence[Case]) -> Iterator[str]:
 
 def _traffic(members: Sequence[Case]) -> Iterator[str]:
     """What a device of ours sends, receives and holds, and recovery."""
-    heads = ("devices", "down a device", "up a device", "memory a device", "1 lost", "3 lost", "5 lost", "planned in")
+    heads = ("devices", "down a device", "up a device", "memory a device", "1 lost", "3 lost", "5 lost", "planned in", "commit")
     yield _line(heads)
     yield "|---" * len(heads) + "|"
     for case in members:
@@ -191,7 +193,7 @@ def _traffic(members: Sequence[Case]) -> Iterator[str]:
         assert row is not None, "every case has ours"
         sizes = (_b(row[f"device_{name}_bytes"]) for name in ("down", "up", "memory"))
         lost = (_s(case.recovery_s.get(str(count), math.inf)) for count in (1, 3, 5))
-        yield _line((str(case.devices), *sizes, *lost, f"{_s(case.plan_cpu_s)} of processor time"))
+        yield _line((str(case.devices), *sizes, *lost, f"{_s(case.plan_cpu_s)} of processor time", case.commit))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -37,7 +37,8 @@ def case_of(devices: int, ours: float, swarm: float | None) -> Case:
         row("H100 80 GB", 2.0),
     ]
     return Case(
-        model="m", preset="p", devices=devices, rows=rows, recovery_s={"1": 1.5, "3": 2.0, "5": 2.5}, plan_cpu_s=3.0, cpu_s=9.0
+        model="m", preset="p", devices=devices, commit="abc1234", rows=rows, recovery_s={"1": 1.5, "3": 2.0, "5": 2.5},
+        plan_cpu_s=3.0, cpu_s=9.0,
     )  # fmt: skip
 
 
@@ -54,6 +55,7 @@ def test_the_page_says_what_the_cases_say() -> None:
     assert "SWARM 300 s, 200 ×; SWARM 30 s, 20 ×" in claim
     assert "10 × as long" in claim
     assert "no fit / 10 s" in text
+    assert "| 3 s of processor time | abc1234 |" in text
     assert "No case has been run" in page([], (64,))
 
 
@@ -75,6 +77,7 @@ def test_a_run_goes_on_where_another_stopped(tmp_path: Path, monkeypatch: pytest
     claims.main([*base, "--devices", "2,3"])
     assert done == [2, 3, 3]
     assert [case.devices for case in claims.read(results)] == [2, 3]
+    assert {case.commit for case in claims.read(results)} == {claims.checked_out()}
     assert "opt-125m, preset `cleave`" in out.read_text()
 
 

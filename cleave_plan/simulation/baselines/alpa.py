@@ -45,38 +45,45 @@ def _outcomes(blocks: Setting) -> Iterator[Outcome]:
                 some = blocks.take(chosen)
                 for figure in (some.rate, some.flop_per_s):
                     mesh = some.take(np.argsort(-figure, kind="stable"))
-                    for micro in powers_of_two(blocks.batch):
-                        yield from (_outcome(mesh, spans, stages, k, micro, by_samples=way) for way in (False, True))
+                    for way in (False, True):
+                        yield from _meshed(mesh, spans, stages, k, by_samples=way)
 
 
-def _outcome(mesh: Setting, spans: Spans, stages: int, k: int, micro: int, *, by_samples: bool) -> Outcome:
-    passes, share, count = 2 if mesh.training else 1, micro / mesh.batch, len(mesh.flop)
+def _meshed(mesh: Setting, spans: Spans, stages: int, k: int, *, by_samples: bool) -> Iterator[Outcome]:
+    """Every size of a micro-batch: all times of one are its share of a whole batch's, so that all have the same best cut."""
+    passes, count = 2 if mesh.training else 1, len(mesh.flop)
     slow, link, room = (figure.reshape(stages, k).min(axis=1) for figure in (mesh.flop_per_s, mesh.rate, mesh.memory))
-    degrees = {"stages": stages, "mesh": k, "micro-batch": micro, "by samples": int(by_samples)}
-    if by_samples and k > micro:
-        return Outcome(name=NAME, batch_s=np.inf, degrees=degrees, reason="fewer samples than devices in a mesh")
+    sizes = [micro for micro in powers_of_two(mesh.batch) if not by_samples or k <= micro]
+    degrees = {"stages": stages, "mesh": k, "micro-batch": mesh.batch, "by samples": int(by_samples)}
+    if not sizes:
+        yield Outcome(name=NAME, batch_s=np.inf, degrees=degrees, reason="fewer samples than devices in a mesh")
+        return
     summed = np.concatenate([[0.0], np.cumsum(mesh.out_bytes)])
     summed = summed[None, :] - summed[:, None]
     held = mesh.state * spans.parameters / (1 if by_samples else k)
 
     def cost(stage: int) -> Floats:
-        seconds = share * (spans.flop / (k * slow[stage]) + passes * spans.crossing[:, None] / (k * link[stage]))
+        seconds = spans.flop / (k * slow[stage]) + passes * spans.crossing[:, None] / (k * link[stage])
         if not by_samples:
-            seconds = seconds + passes * share * ring_all_reduce(summed, k, link[stage])
+            seconds = seconds + passes * ring_all_reduce(summed, k, link[stage])
         return np.where(held > room[stage], np.inf, seconds)
 
     slowest, ends = best_cut(stages, count, cost)
     if not np.isfinite(slowest):
-        return cannot(NAME, degrees, float(held[0, -1]) / stages, room)
+        yield cannot(NAME, degrees, float(held[0, -1]) / stages, room)
+        return
     starts = np.concatenate([[0], ends[:-1]])
-    times = np.array([cost(stage)[starts[stage], ends[stage]] for stage in range(stages)])
+    whole_s = np.array([cost(stage)[starts[stage], ends[stage]] for stage in range(stages)])
     size = spans.parameters[starts, ends]
     reduce_s = float(ring_all_reduce(size, k, link).max()) if by_samples and mesh.training else 0.0
-    batch_s = float(times.sum() + (np.ceil(mesh.batch / micro) - 1) * times.max() + reduce_s)
     ring = (passes - 1) * size if by_samples else passes * summed[starts, ends]
     moved = float((passes * spans.crossing[starts] / k + 2 * (k - 1) / k * ring).max())
     most = float(held[starts, ends].max())
-    return Outcome(
-        name=NAME, batch_s=batch_s, degrees=degrees, devices_used=stages * k, down_bytes=moved, up_bytes=moved,
-        memory_bytes=most, recovery_s=restart_seconds(mesh, most, batch_s), recovery="restart from a checkpoint",
-    )  # fmt: skip
+    for micro in sizes:
+        times = micro / mesh.batch * whole_s
+        batch_s = float(times.sum() + (np.ceil(mesh.batch / micro) - 1) * times.max() + reduce_s)
+        yield Outcome(
+            name=NAME, batch_s=batch_s, degrees={**degrees, "micro-batch": micro}, devices_used=stages * k, down_bytes=moved,
+            up_bytes=moved, memory_bytes=most, recovery_s=restart_seconds(mesh, most, batch_s),
+            recovery="restart from a checkpoint",
+        )  # fmt: skip

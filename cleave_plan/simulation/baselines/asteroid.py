@@ -32,6 +32,9 @@ from cleave_plan.simulation.baselines.stages import Spans, in_blocks
 
 NAME = "Asteroid"
 MOST_STAGES = 8
+MICRO_BATCHES = (1, 4)
+"""Samples of a micro-batch that are tried besides a whole batch."""
+
 SHARES = 16
 """Slices of the sorted devices that stages are made of."""
 
@@ -47,44 +50,46 @@ def _outcomes(blocks: Setting) -> Iterator[Outcome]:
         for chosen in selections(blocks, count):
             some = blocks.take(chosen[np.argsort(-blocks.flop_per_s[chosen], kind="stable")])
             edges = np.unique(np.rint(np.linspace(0, count, min(SHARES, count) + 1)).astype(np.int64))
-            for micro in {1, 4, blocks.batch}:
-                if micro <= blocks.batch:
-                    yield from _planned(some, spans, edges, micro)
+            yield from _planned(some, spans, edges)
 
 
-def _planned(some: Setting, spans: Spans, edges: np.ndarray, micro: int) -> Iterator[Outcome]:
-    """The best pipeline of 1 to ``MOST_STAGES`` stages with every slice of the devices used."""
+def _planned(some: Setting, spans: Spans, edges: np.ndarray) -> Iterator[Outcome]:
+    """The best pipelines of 1 to ``MOST_STAGES`` stages with every slice of the devices used, for every size of a micro-batch:
+    all times of one are its share of a whole batch's, so that all have the same best pipeline."""
     slices, blocks, passes = len(edges) - 1, len(some.flop), 2 if some.training else 1
-    table = _costs(some, spans, edges, micro / some.batch, passes)
+    table = _costs(some, spans, edges, passes)
     reached = np.full((slices + 1, blocks + 1), np.inf)
     reached[0, 0] = 0.0
     trail: list[np.ndarray] = []
     for stages in range(1, min(MOST_STAGES, slices) + 1):
-        ways = np.maximum(reached[:, None, :, None], table)
-        flat = ways.transpose(1, 3, 0, 2).reshape(slices + 1, blocks + 1, -1)
-        trail.append(flat.argmin(axis=2))
-        reached = flat.min(axis=2)
+        ways = np.maximum(reached.reshape(-1), table)
+        trail.append(ways.argmin(axis=2))
+        reached = np.take_along_axis(ways, trail[-1][:, :, None], axis=2)[:, :, 0]
         slowest = float(reached[slices, blocks])
-        degrees = {"stages": stages, "micro-batch": micro, "devices": some.devices}
+        degrees = {"stages": stages, "micro-batch": some.batch, "devices": some.devices}
         if not np.isfinite(slowest):
             yield cannot(NAME, degrees, some.state * float(some.parameter_bytes.sum()) / stages, some.memory)
             continue
-        yield _outcome(some, spans, edges, _walk(trail, slices, blocks), slowest, degrees, passes)
+        walk = _walk(trail, slices, blocks)
+        for micro in sorted({min(size, some.batch) for size in MICRO_BATCHES} | {some.batch}):
+            share_s = micro / some.batch * slowest
+            yield _outcome(some, spans, edges, walk, share_s, {**degrees, "micro-batch": micro}, passes)
 
 
-def _costs(some: Setting, spans: Spans, edges: np.ndarray, share: float, passes: int) -> Floats:
-    """Seconds of a micro-batch, of shape (slice a, slice b, block i, block j): devices a..b-1 with blocks i..j-1."""
+def _costs(some: Setting, spans: Spans, edges: np.ndarray, passes: int) -> Floats:
+    """Seconds of a whole batch on devices a..b-1 with blocks i..j-1, of shape (slice b, block j, slice a times block i)."""
     flop, up, down = (np.concatenate([[0.0], np.cumsum(c)])[edges] for c in (some.flop_per_s, some.uplink, some.downlink))
     with np.errstate(divide="ignore", invalid="ignore"):
         link = np.minimum(up[None, :] - up[:, None], down[None, :] - down[:, None])
         rate = flop[None, :] - flop[:, None]
-        seconds = share * spans.flop / rate[:, :, None, None]
-        seconds = seconds + passes * share * spans.crossing[None, None, :, None] / link[:, :, None, None]
+        seconds = spans.flop / rate[:, :, None, None]
+        seconds = seconds + passes * spans.crossing[None, None, :, None] / link[:, :, None, None]
     places = range(len(edges))
     smallest = np.array([[some.memory[edges[a] : edges[b]].min(initial=np.inf) for b in places] for a in places])
     fits = some.state * spans.parameters <= smallest[:, :, None, None]
     taken = np.tri(len(edges), k=-1, dtype=bool).T[:, :, None, None] & ~np.tri(len(spans.flop), k=-1, dtype=bool)
-    return np.where(taken & fits, seconds, np.inf)
+    costs = np.where(taken & fits, seconds, np.inf).transpose(1, 3, 0, 2)
+    return costs.reshape(*costs.shape[:2], -1)
 
 
 def _walk(trail: list[np.ndarray], slices: int, blocks: int) -> list[tuple[int, int, int, int]]:
