@@ -43,12 +43,12 @@ class DeviceColumns:
         )  # fmt: skip
 
     def rate(self, flop: Floats) -> Floats:
-        """FLOP/s of each device on a tile of ``flop`` FLOP (one entry per device)."""
+        """FLOP/s of each device on a tile of ``flop`` FLOP (one entry per device; of a single device any number)."""
         if not self.curves:
             return self.flop_per_s
-        fraction = np.ones(len(self))
+        fraction, curve = np.ones(len(flop)), np.broadcast_to(self.curve, flop.shape)
         for place, points in enumerate(self.curves):
-            mine = self.curve == place
+            mine = curve == place
             log_flop = np.log(np.maximum(flop[mine], 1.0))
             fraction[mine] = np.interp(log_flop, np.log([p.flop for p in points]), [p.fraction for p in points])
         return self.flop_per_s * fraction

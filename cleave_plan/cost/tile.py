@@ -35,7 +35,7 @@ All functions work on whole columns of tiles; scalars broadcast. Units: bytes, F
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -80,8 +80,8 @@ class Tiles:
         table = np.array(list(rows), dtype=np.int64).reshape(-1, 9)
         return cls(device=table[:, 0], **{name: table[:, 1 + place] for place, name in enumerate(BOX)})
 
-    def select(self, chosen: NDArray[np.bool_]) -> Tiles:
-        """The tiles where ``chosen`` is true."""
+    def select(self, chosen: NDArray[np.bool_] | Ints) -> Tiles:
+        """The tiles where ``chosen`` is true, or those at the places ``chosen``."""
         return Tiles(device=self.device[chosen], **{name: self.column(name)[chosen] for name in BOX})
 
     def column(self, name: str) -> Ints:
@@ -218,6 +218,29 @@ def _chain_executed(form: ChainForm, tiles: Tiles, a_s: Floats, b_s: Floats, flo
     return np.asarray((b_s + others + last) / g)
 
 
+def _executed(gemm: Gemm, tiles: Tiles, work: TileWork, own: DeviceColumns, room: Floats) -> Floats:
+    """Seconds of each tile beside its latency where A, B or C is kept, of shape (3, tiles); infinite where that does not fit into
+    ``room`` bytes. ``own``: each tile's device, or one for all."""
+    a_s, b_s = work.a_bytes / own.downlink, work.b_bytes / own.downlink
+    down_s = (work.a_bytes + work.b_bytes) / own.downlink
+    up_s, flop_s = work.up_bytes / own.uplink, work.flop / own.rate(work.flop)
+    executed: Floats = np.stack([
+        a_s + np.maximum(np.maximum(b_s, flop_s), up_s), b_s + np.maximum(np.maximum(a_s, flop_s), up_s),
+        np.maximum(down_s, flop_s) + up_s,
+    ])  # fmt: skip
+    if gemm.chain is not None:
+        executed[1] = _chain_executed(gemm.chain, tiles, a_s, b_s, np.asarray(flop_s), np.asarray(up_s))
+    executed[work.kept_bytes > room] = np.inf
+    return executed
+
+
+def executed_on(gemm: Gemm, tiles: Tiles, work: TileWork, devices: DeviceColumns, device: int) -> Floats:
+    """``executed_s`` of :func:`price` of all ``tiles``, whose ``work`` is known, on the one ``device``."""
+    own = devices.take(np.array([device]))
+    seconds: Floats = own.latency + _executed(gemm, tiles, work, own, (1 - STREAM_SHARE) * own.memory).min(axis=0)
+    return seconds
+
+
 def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns, held: Held | None = None) -> TileCosts:
     """Costs of each tile of ``gemm`` on its device (``devices`` columns are those of the whole fleet).
 
@@ -225,21 +248,17 @@ def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns, held: Held | None = 
     what is sent.
     """
     work = work_of(gemm, tiles)
-    a, b, up, flop, kept_bytes = work.a_bytes, work.b_bytes, work.up_bytes, work.flop, work.kept_bytes
     own = devices.take(tiles.device)
     room = (1 - STREAM_SHARE) * own.memory
     if held is not None:
-        a, b, room = a - held.a_bytes, b - held.b_bytes, room - held.resident
-        kept_bytes = kept_bytes - np.stack([held.a_item, held.b_item, 0.0 * held.a_item])
+        room = room - held.resident
+        work = replace(
+            work, a_bytes=work.a_bytes - held.a_bytes, b_bytes=work.b_bytes - held.b_bytes,
+            kept_bytes=work.kept_bytes - np.stack([held.a_item, held.b_item, 0.0 * held.a_item]),
+        )  # fmt: skip
+    a, b, up, flop, kept_bytes = work.a_bytes, work.b_bytes, work.up_bytes, work.flop, work.kept_bytes
     down_s, up_s, flop_s = (a + b) / own.downlink, up / own.uplink, flop / own.rate(flop)
-    executed: Floats = np.stack([
-        a / own.downlink + np.maximum(np.maximum(b / own.downlink, flop_s), up_s),
-        b / own.downlink + np.maximum(np.maximum(a / own.downlink, flop_s), up_s),
-        np.maximum(down_s, flop_s) + up_s,
-    ])  # fmt: skip
-    if gemm.chain is not None:
-        executed[1] = _chain_executed(gemm.chain, tiles, a / own.downlink, b / own.downlink, np.asarray(flop_s), np.asarray(up_s))
-    executed[kept_bytes > room] = np.inf
+    executed = _executed(gemm, tiles, work, own, room)
     kept = np.where(np.isinf(executed).all(axis=0), 3, executed.argmin(axis=0))
     return TileCosts(
         a_bytes=a, b_bytes=b, up_bytes=up, flop=flop,

@@ -131,11 +131,10 @@ class _Player:
         self._kind_of, self._operators_s = laid.kind_of.tolist(), laid.operators_s.tolist()
         self._fleet, self._detect_s, self._gain, self._grace_s = fleet, detect_s, gain, grace_s
         self._place = {device.name: place for place, device in enumerate(fleet.devices)}
-        self._times: dict[int, Floats] = {}
         self._figures: dict[DType, DeviceColumns] = {}
         self._crowd = Crowd([device.name for device in fleet.devices])
         planned = np.array([kind.planned_s for kind in self._kinds])
-        self._seats = Seats(self._crowd, self._times_on, planned, np.bincount(laid.kind_of, minlength=len(planned)))
+        self._seats = Seats(self._crowd, self._kinds, np.bincount(laid.kind_of, minlength=len(planned)))
         self._covers = Covers(self._crowd, self._kinds, self._columns)
         self._effort = Effort(len(fleet.devices))
         self._events: Iterator[Event] = iter(events)
@@ -173,12 +172,6 @@ class _Player:
             settled=self._settled, moves=self._seats.moves, empty=self._empty / max(self._levels, 1),
             unfinished=self._unfinished, excluded=self._given_up, waited_s=self._waited_s,
         )  # fmt: skip
-
-    def _times_on(self, like: int) -> Floats:
-        """Seconds of every kind and seat on the fleet's device ``like``, of shape (kinds, seats)."""
-        if like not in self._times:
-            self._times[like] = np.stack([kind.seconds_on(like) for kind in self._kinds])
-        return self._times[like]
 
     def _columns(self, dtype: DType) -> DeviceColumns:
         if dtype not in self._figures:

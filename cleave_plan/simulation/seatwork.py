@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.cost.tile import Tiles, executed_on, price, work_of
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Assignment
 from cleave_plan.simulation.crowd import Floats
@@ -29,25 +29,42 @@ class SeatWork:
         still = paced(work, Links.of(fleet), fleet.servers)
         self.planned_s, self.servers_s = still.seconds, still.servers_s
         self.macs = sum(float(gemm.macs) for gemm in self.parts)
+        self._work = [work_of(gemm, tiles) for gemm, tiles in zip(self.parts, self.tiles, strict=True)]
+        self._order = [np.argsort(tiles.device, kind="stable") for tiles in self.tiles]
+        self._ends = [
+            np.searchsorted(tiles.device[order], np.arange(self._seats + 1))
+            for tiles, order in zip(self.tiles, self._order, strict=True)
+        ]
 
     @staticmethod
     def _sent(tiles: Tiles, devices: int) -> Tiles:
         return tiles.select(tiles.device < devices)
 
+    def own_seconds(self) -> Floats:
+        """Seconds of each seat's tiles on the device that the plan gives them to."""
+        total = np.zeros(self._seats)
+        for gemm, tiles, columns in zip(self.parts, self.tiles, self.columns, strict=True):
+            total += np.bincount(tiles.device, price(gemm, tiles, columns).executed_s, minlength=len(total))
+        return total
+
     def seconds_on(self, like: int) -> Floats:
         """Seconds of each seat's tiles on the fleet's device ``like``."""
         total = np.zeros(self._seats)
-        for gemm, tiles, columns in zip(self.parts, self.tiles, self.columns, strict=True):
-            costs = price(gemm, replace(tiles, device=np.full(len(tiles), like)), columns)
-            total += np.bincount(tiles.device, costs.executed_s, minlength=len(total))
+        for gemm, tiles, work, columns in zip(self.parts, self.tiles, self._work, self.columns, strict=True):
+            total += np.bincount(tiles.device, executed_on(gemm, tiles, work, columns, like), minlength=len(total))
         return total
+
+    def seconds(self, seat: int, like: int) -> float:
+        """Seconds of the ``seat``'s tiles on the fleet's device ``like``."""
+        return float(sum(seconds.sum() for _, _, seconds in self._priced(seat, like)))
 
     def tasks(self, seat: int, like: int) -> list[Task]:
         """The seat's tiles for a device with the figures of ``like``."""
-        found = []
+        return [task for part, tiles, seconds in self._priced(seat, like) for task in tasks_of(part, tiles, seconds)]
+
+    def _priced(self, seat: int, like: int) -> Iterator[tuple[int, Tiles, Floats]]:
+        """The seat's tiles of each product that has any, and what each takes on the device ``like``."""
         for part, (gemm, tiles, columns) in enumerate(zip(self.parts, self.tiles, self.columns, strict=True)):
-            mine = tiles.select(tiles.device == seat)
+            mine = tiles.select(self._order[part][self._ends[part][seat] : self._ends[part][seat + 1]])
             if len(mine):
-                seconds = price(gemm, replace(mine, device=np.full(len(mine), like)), columns).executed_s
-                found += tasks_of(part, mine, seconds)
-        return found
+                yield part, mine, price(gemm, replace(mine, device=np.full(len(mine), like)), columns).executed_s

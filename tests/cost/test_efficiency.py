@@ -9,7 +9,7 @@ import pytest
 from cost_cases import device, gemm_of
 
 from cleave_plan.cost.efficiency import device_columns
-from cleave_plan.cost.tile import Tiles, price
+from cleave_plan.cost.tile import Tiles, executed_on, price, work_of
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import MissingFigureError
 from cleave_plan.fleet.device import EfficiencyPoint
@@ -75,3 +75,15 @@ def test_columns_are_si_and_in_the_fleets_order() -> None:
     assert columns.latency.tolist() == [0, 0.5]
     assert columns.memory.tolist() == [10_000, 11]
     assert not math.isnan(columns.best_rate.sum())
+
+
+@pytest.mark.parametrize("of", range(3))
+def test_many_tiles_on_one_device(of: int) -> None:
+    """The same seconds as tile by tile where each is priced on that device, with its curve or none, within its memory or not."""
+    devices = [device("a", efficiency=CURVE), device("b", uplink_bytes_per_s=77.0), device("c", memory_bytes=150.0)]
+    gemm, columns = gemm_of((3, 20, 10, 30)), device_columns(devices, DType.FLOAT32)
+    boxes = [(0, 3, 0, 30, 0, 10, 0, 1), (3, 20, 0, 7, 0, 10, 0, 1), (3, 20, 7, 30, 0, 4, 1, 3), (0, 1, 0, 1, 0, 10, 2, 3)]
+    tiles = Tiles.of([(0, *box) for box in boxes])
+    alone = [float(price(gemm, Tiles.of([(of, *box)]), columns).executed_s[0]) for box in boxes]
+    assert executed_on(gemm, tiles, work_of(gemm, tiles), columns, of).tolist() == pytest.approx(alone)
+    assert math.isinf(alone[1]) == (of == 2)

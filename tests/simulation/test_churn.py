@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planning_cases import device, fleet_of, gemm_of, server, workload_of
 from random_cases import random_cases
 
-from cleave_plan.cost.tile import Tiles
+from cleave_plan.cost.tile import BOX, Tiles, price
 from cleave_plan.errors import InfeasibleError, InputFileError, UsageError
 from cleave_plan.fleet.churn import Change, Event, Rates, drawn, rates_of, read_trace
 from cleave_plan.fleet.device import Fleet
@@ -63,6 +63,24 @@ def test_every_level_is_computed_exactly_once(seed: int) -> None:
             boxes[part].append((0, *box))
         assert cover_flaw(Tiles.of(boxes[0]), workload.gemms[0].shape) is None
     assert player.told((1.0,)).unfinished == 0
+
+
+@given(random_cases(), st.integers(0, 99))
+@settings(deadline=None, max_examples=15)
+def test_what_a_seat_takes_on_a_device(case: tuple[Plan, Workload, Fleet], drawn_at: int) -> None:
+    """All seats at once, one alone, and each on its own device: the sum of its tiles, each priced by itself."""
+    player = _Player(*case, (), 1.0, 0.05)
+    like = drawn_at % len(case[2].devices)
+    for kind in player._kinds:
+        expected, own = ([0.0] * len(case[2].devices) for _ in range(2))
+        for gemm, tiles, columns in zip(kind.parts, kind.tiles, kind.columns, strict=True):
+            for place, seat in enumerate(tiles.device.tolist()):
+                box = tuple(int(tiles.column(name)[place]) for name in BOX)
+                expected[seat] += float(price(gemm, Tiles.of([(like, *box)]), columns).executed_s[0])
+                own[seat] += float(price(gemm, Tiles.of([(seat, *box)]), columns).executed_s[0])
+        assert kind.seconds_on(like).tolist() == pytest.approx(expected)
+        assert [kind.seconds(seat, like) for seat in range(len(own))] == pytest.approx(expected)
+        assert kind.own_seconds().tolist() == pytest.approx(own)
 
 
 def test_a_failure_by_hand() -> None:
