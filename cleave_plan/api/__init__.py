@@ -40,6 +40,7 @@ from cleave_plan.api.runs import (
     simulate_churn,
     simulate_plan,
     verify_run,
+    write_churn_trace,
     write_run_trace,
     write_simulation_trace,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "verify",
     "verify_run",
     "with_servers",
+    "write_churn_trace",
     "write_page",
     "write_run_trace",
     "write_simulation_trace",

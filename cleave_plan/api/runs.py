@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.onnx_io.importer import ImportedModel
     from cleave_plan.plan.plan import Plan
+    from cleave_plan.simulation.chronicle import Chronicle
     from cleave_plan.simulation.churn import ChurnRun
     from cleave_plan.simulation.compare import Comparison
     from cleave_plan.simulation.run import Simulation
@@ -217,14 +218,15 @@ def simulate_churn(
     detect_s: float = 1.0,
     gain: float = 0.05,
     seed: int = 0,
+    chronicle: Chronicle | None = None,
     progress: Progress = silent,
 ) -> ChurnRun:
     """``batches`` of ``plan`` (or as many as begin before ``duration_s``) in virtual time while devices come and go.
 
     ``events``: mean times ("failures=30 min,stragglers=2 h"), or a trace file (:mod:`cleave_plan.fleet.churn`); ``detect_s``:
     until a device that failed is noticed; ``gain``: share by which the worst device's part must become faster before another
-    takes it. Raises as :func:`simulate_plan` does, UsageError or InputFileError for events that cannot be meant, and
-    InfeasibleError when nobody is left who can take a tile.
+    takes it; ``chronicle``: where what happens is written down, for :func:`write_churn_trace`. Raises as :func:`simulate_plan`,
+    UsageError or InputFileError for events that cannot be meant, and InfeasibleError when nobody is left who can take a tile.
     """
     from cleave_plan.fleet.churn import drawn, rates_of, read_trace
     from cleave_plan.simulation.churn import churn
@@ -235,7 +237,7 @@ def simulate_churn(
     happening = drawn(rates_of(text), names, seed) if "=" in text else iter(read_trace(Path(text), names))
     return churn(
         plan, workload, with_servers(fleet, plan.server_names), happening, batches=batches, duration_s=duration_s,
-        detect_s=detect_s, gain=gain, progress=progress,
+        detect_s=detect_s, gain=gain, chronicle=chronicle, progress=progress,
     )  # fmt: skip
 
 
@@ -247,6 +249,14 @@ def write_simulation_trace(done: Simulation, plan: Plan, path: str | Path) -> in
     from cleave_plan.report.trace import simulation_spans, write_trace
 
     return write_trace(Path(path), simulation_spans(done, plan.device_names), process=f"{plan.model.name} over {plan.fleet.name}")
+
+
+def write_churn_trace(chronicle: Chronicle, plan: Plan, path: str | Path) -> int:
+    """Write what a ``chronicle`` of :func:`simulate_churn` has as a Perfetto trace; the number of slices and instants. Raises as
+    :func:`write_simulation_trace` does."""
+    from cleave_plan.report.trace import churn_spans, write_trace
+
+    return write_trace(Path(path), churn_spans(chronicle), process=f"{plan.model.name} over {plan.fleet.name}")
 
 
 def write_run_trace(done: RunResult, plan: Plan, path: str | Path) -> int:

@@ -20,6 +20,7 @@ Examples:
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --pacing shared --trace batch.pftrace
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --churn "failures=30 min,stragglers=2 h" --duration "24 h"
   cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --churn trace.csv --batches 10 --detect 0.2
+  cleave-plan simulate plan.json --model model.onnx --fleet fleet.yaml --churn trace.csv --batches 10 --trace churn.pftrace
 """
 
 PACINGS = ("planned", "shared")
@@ -69,7 +70,11 @@ DISPATCHES = ("barrier", "dynamic")
 )  # fmt: skip
 @click.option("--seed", metavar="S", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of all that is drawn.")
 @click.option(
-    "--trace", "trace_file", metavar="T.pftrace", type=output_file, help="Write a Perfetto trace of the whole simulation."
+    "--trace",
+    "trace_file",
+    metavar="T.pftrace",
+    type=output_file,
+    help="Write a Perfetto trace of the simulation (with --churn: its first 100,000 levels, changes and recoveries).",
 )
 @json_option
 def simulate(
@@ -95,7 +100,7 @@ def simulate(
     what the prediction leaves out.
     """
     if churn is not None:
-        if pacing != "planned" or dispatch != "barrier" or jitter or heat or trace_file:
+        if pacing != "planned" or dispatch != "barrier" or jitter or heat:
             raise UsageError("--churn goes with planned pacing and barriers only", remedy="leave the other options out")
         settings = {
             "churn": churn,
@@ -105,7 +110,7 @@ def simulate(
             "gain": gain,
             "seed": seed,
         }
-        _simulate_churn(plan_file, model_file, fleet_file, settings, as_json=as_json)
+        _simulate_churn(plan_file, model_file, fleet_file, settings, trace_file, as_json=as_json)
         return
     if duration_s is not None:
         raise UsageError("--duration belongs to --churn", remedy="use --batches")
@@ -130,20 +135,30 @@ def simulate(
         click.echo(simulation_text(done, plan, settings, Screen.of_stdout()))
 
 
-def _simulate_churn(plan_file: Path, model_file: Path, fleet_file: Path, settings: dict[str, Any], *, as_json: bool) -> None:
+def _simulate_churn(
+    plan_file: Path, model_file: Path, fleet_file: Path, settings: dict[str, Any], trace_file: Path | None, *, as_json: bool
+) -> None:
     """Play batches while devices come and go, and tell."""
-    from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_churn
+    from cleave_plan.api import load_fleet, load_model_of, load_plan, simulate_churn, write_churn_trace
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.churn import churn_document, churn_text
     from cleave_plan.report.tables import Screen
+    from cleave_plan.simulation.chronicle import MOST_ENTRIES, Chronicle
 
     plan = load_plan(plan_file)
     workload, fleet = load_model_of(plan, model_file), load_fleet(fleet_file)
     how = {name: value for name, value in settings.items() if name != "churn"}
     if how["duration_s"] is not None:
         how["batches"] = None
+    chronicle = Chronicle(MOST_ENTRIES if trace_file is not None else 0)
     with progress_bar("simulating") as progress:
-        done = simulate_churn(plan, workload, fleet, settings["churn"], progress=progress, **how)
+        done = simulate_churn(plan, workload, fleet, settings["churn"], chronicle=chronicle, progress=progress, **how)
+    if trace_file is not None:
+        write_churn_trace(chronicle, plan, trace_file)
+        if chronicle.left_out:
+            click.echo(
+                f"{trace_file} has the first {MOST_ENTRIES} entries; {chronicle.left_out} later ones are left out", err=True
+            )
     if as_json:
         emit_json(churn_document(done, plan, settings))
     else:

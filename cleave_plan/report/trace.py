@@ -1,7 +1,8 @@
 """Perfetto traces (https://perfetto.dev): who did what when, for the viewer at ui.perfetto.dev or its command-line tools.
 
 A trace has one process and a track for each device, one for the levels, one for the server's operators, and one for each
-incident of a run. Slices on a track nest: a simulated tile's slice holds the slices of its phases. Times are seconds from the
+incident of a run; of devices that come and go (:mod:`cleave_plan.simulation.chronicle`) it has a track for each kind of change.
+Slices on a track nest: a simulated tile's slice holds the slices of its phases. Times are seconds from the
 start of the run or simulation, written as nanoseconds of the trace's own clock. Written with the protocol buffers of the
 ``perfetto`` package (extra ``trace``).
 """
@@ -19,21 +20,23 @@ from cleave_plan.atomic import beside
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.server import RunResult
 from cleave_plan.ordering import natural
+from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, Chronicle
 from cleave_plan.simulation.run import Moment, Simulation
 
-LEVELS, OPERATORS, INCIDENT = "levels", "server operators", "incident "
+INCIDENT, LEFT_OUT = "incident ", "left out"
 PROCESS = 1
 SEQUENCE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One slice: its track, name, start and stop in seconds, and details that the viewer shows when it is chosen."""
+    """One slice: its track, name, start and stop in seconds (no stop: an instant), and details that the viewer shows when it is
+    chosen."""
 
     track: str
     name: str
     start_s: float
-    stop_s: float
+    stop_s: float | None
     details: Mapping[str, float | str] = field(default_factory=dict)
 
 
@@ -90,17 +93,19 @@ class _Writer:
     def slices(self, uuid: int, spans: Sequence[Span]) -> None:
         """Begin and end events in the order of time; of slices that begin together the longer one is outside."""
         open_spans: list[int] = []
-        for span in sorted(spans, key=lambda span: (_ns(span.start_s), -_ns(span.stop_s))):
-            start, stop = _ns(span.start_s), _ns(span.stop_s)
+        for span in sorted(spans, key=_outside_first):
+            start = _ns(span.start_s)
             while open_spans and open_spans[-1] <= start:
                 self._end(uuid, open_spans.pop())
             self._begin(uuid, start, span)
-            open_spans.append(stop)
+            if span.stop_s is not None:
+                open_spans.append(_ns(span.stop_s))
         while open_spans:
             self._end(uuid, open_spans.pop())
 
     def _begin(self, uuid: int, when: int, span: Span) -> None:
-        packet = self._event(uuid, when, self._proto.TrackEvent.TYPE_SLICE_BEGIN)
+        kinds = self._proto.TrackEvent
+        packet = self._event(uuid, when, kinds.TYPE_INSTANT if span.stop_s is None else kinds.TYPE_SLICE_BEGIN)
         packet.track_event.name = span.name
         for key, value in span.details.items():
             note = packet.track_event.debug_annotations.add()
@@ -133,9 +138,14 @@ class _Writer:
 
 
 def _rank(track: str) -> tuple[int, object]:
-    """Tracks from the top: levels, operators, devices in natural order, incidents."""
-    first = {LEVELS: 0, OPERATORS: 1}
+    """Tracks from the top: batches, levels, operators, devices or what happened to them in natural order, incidents."""
+    first = {BATCHES: -1, LEVELS: 0, OPERATORS: 1}
     return first.get(track, 3 if track.startswith(INCIDENT) else 2), natural(track)
+
+
+def _outside_first(span: Span) -> tuple[int, int]:
+    start = _ns(span.start_s)
+    return start, -_ns(span.stop_s) if span.stop_s is not None else -start
 
 
 def _ns(seconds: float) -> int:
@@ -164,6 +174,21 @@ def run_spans(done: RunResult) -> Iterator[Span]:
         yield Span(
             track=f"{INCIDENT}{place + 1}", name=f"{incident.kind.value} {', '.join(incident.devices)}", start_s=incident.at_s,
             stop_s=incident.at_s + max(incident.recovery_s or 0.0, incident.replan_s), details={"seen": incident.reason},
+        )  # fmt: skip
+
+
+def churn_spans(chronicle: Chronicle) -> Iterator[Span]:
+    """Slices of batches, levels and recoveries, instants of whoever comes, goes or becomes slow; at the end, where there is more
+    than the chronicle keeps, an instant that says how much is left out."""
+    last_s = 0.0
+    for entry in chronicle.entries:
+        last_s = max(last_s, entry.start_s if entry.stop_s is None else entry.stop_s)
+        yield Span(
+            track=entry.track, name=entry.name, start_s=entry.start_s, stop_s=entry.stop_s, details=entry.details
+        )  # fmt: skip
+    if chronicle.left_out:
+        yield Span(
+            track=LEFT_OUT, name="the trace ends here", start_s=last_s, stop_s=None, details={"entries": chronicle.left_out}
         )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
+from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle
 from cleave_plan.simulation.covers import Cover, Covers
 from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats
 from cleave_plan.simulation.disturbed import Disturbed, Losses, expected
@@ -90,14 +91,16 @@ def churn(
     detect_s: float = DETECT_S,
     gain: float = GAIN,
     grace_s: float = GRACE_S,
+    chronicle: Chronicle | None = None,
     progress: Progress = silent,
 ) -> ChurnRun:
     """Play ``batches`` whole batches, or as many as begin before ``duration_s``, while ``events`` happen.
 
-    ``fleet`` has the plan's servers only. Raises InfeasibleError when nobody is left or joins who can take a tile, or a
-    level does not end (:mod:`~cleave_plan.simulation.effort`), and as :func:`plan_work` does.
+    ``fleet`` has the plan's servers only; ``chronicle``: where to write down what happens. Raises InfeasibleError
+    when nobody is left or joins who can take a tile, or a level does not end (:mod:`~cleave_plan.simulation.effort`), and as
+    :func:`plan_work` does.
     """
-    player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s)
+    player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s, chronicle or Chronicle(0))
     took: list[float] = []
     while (batches is None or len(took) < batches) and (duration_s is None or player.now_s < duration_s):
 
@@ -105,7 +108,7 @@ def churn(
             whole = (len(took) + share) / batches if batches else min(player.now_s / (duration_s or 1.0), 1.0)
             progress(round(1000 * whole), 1000, f"batch {len(took) + 1}")
 
-        took.append(player.batch(level_done))
+        took.append(player.batch(level_done, len(took)))
     return player.told(tuple(took))
 
 
@@ -120,8 +123,9 @@ class _Player:
 
     def __init__(
         self, plan: Plan, workload: Workload, fleet: Fleet, events: Iterable[Event], detect_s: float, gain: float,
-        grace_s: float = GRACE_S,
+        grace_s: float = GRACE_S, chronicle: Chronicle | None = None,
     ) -> None:  # fmt: skip
+        self._chronicle = chronicle or Chronicle(0)
         plan = _forgetful(plan)
         laid = plan_work(plan, workload, fleet)
         view, assignments = products_of(workload, plan.assignments)
@@ -152,16 +156,19 @@ class _Player:
         self.planned_batch_s = float(planned[laid.kind_of].sum()) + sum(self._operators_s)
         self.result: list[tuple[int, Box]] | None = None
 
-    def batch(self, level_done: Callable[[float], None] = lambda share: None) -> float:
-        """One batch; its seconds. ``level_done`` is told the share of its levels that are done."""
+    def batch(self, level_done: Callable[[float], None] = lambda share: None, number: int = 0) -> float:
+        """The batch of that ``number``; its seconds. ``level_done`` is told the share of its levels that are done."""
         begun, levels = self.now_s, len(self._kind_of)
         for place, kind in enumerate(self._kind_of):
             self._effort.begin(f"level {place}", self.now_s, self._kinds[kind].planned_s)
             self._pass(self._operators_s[place])
+            level_s = self.now_s
             self._level(kind)
+            self._chronicle.add(LEVELS, f"level {place}", level_s, self.now_s, batch=number, GEMMs=self._kinds[kind].name)
             level_done((place + 1) / levels)
         self._effort.begin("the end of the batch", self.now_s, self._operators_s[levels])
         self._pass(self._operators_s[levels])
+        self._chronicle.add(BATCHES, f"batch {number}", begun, self.now_s)
         return self.now_s - begun
 
     def told(self, batch_s: tuple[float, ...]) -> ChurnRun:
@@ -182,7 +189,10 @@ class _Player:
 
     def _pass(self, seconds: float) -> None:
         """Time in which no device works."""
-        self._until(self.now_s + seconds)
+        begun_s = self.now_s
+        self._until(begun_s + seconds)
+        if seconds:
+            self._chronicle.add(OPERATORS, "operators", begun_s, self.now_s)
 
     def _until(self, end_s: float) -> None:
         """No device works until then; what has changed is settled."""
@@ -193,7 +203,8 @@ class _Player:
         if self._changed:
             self._changed = False
             self._settled += 1
-            self._seats.settle(self._gain)
+            moves = self._seats.settle(self._gain)
+            self._chronicle.add(SETTLED, "settled", self.now_s, moves=moves, empty=len(self._seats.empty))
 
     def _wait(self) -> bool:
         """Nobody works until a device joins; False when none does any more."""
@@ -213,6 +224,7 @@ class _Player:
         self._next = next(self._events, None)
         self._count[event.change] += 1
         self._effort.change(event.time_s)
+        self._chronicle.add(str(event.change), event.device, event.time_s)
         crowd = self._crowd
         if event.device in self._excluded and event.change is not Change.JOIN:  # nobody expects anything of it any more
             if event.change is not Change.SLOW:
@@ -305,6 +317,9 @@ class _Player:
                 raise level.nobody()
         self.now_s = level.end_s
         level.finish()
+        if level.losses.tiles:
+            figures = {"tiles": level.losses.tiles, "pieces": level.losses.pieces, "multiply-adds": level.losses.redone}
+            self._chronicle.add(RECOVERIES, "lost or late tiles", level.noticed_s, max(self.now_s, level.noticed_s), **figures)
         self._excuse(busy, level.late)
         self._changed = True
         self._total.tiles += level.losses.tiles

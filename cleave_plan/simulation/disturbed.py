@@ -75,7 +75,8 @@ class Losses:
 class Disturbed:
     """A level from ``start_s`` on. ``busy_s``: seconds of what each row has to do at factor 1, and ``tasks_of`` what that is, in
     order; ``servers_s``: how long after its start the servers are done. ``late``: rows that others had to help; ``waited_s``: how
-    long tiles waited for somebody who could take them. Raises InfeasibleError when too much is lost (``effort``)."""
+    long tiles waited for somebody who could take them; ``noticed_s``: when the first loss or lateness was noticed.
+    Raises InfeasibleError when too much is lost (``effort``)."""
 
     crowd: Crowd
     parts: Sequence[Gemm]
@@ -90,6 +91,7 @@ class Disturbed:
     grace_s: float = GRACE_S
     late: set[int] = field(default_factory=set)
     waited_s: float = 0.0
+    noticed_s: float = np.inf
     _done: Floats = field(init=False)
     _sent_s: Floats = field(init=False)
     _load_s: Floats = field(init=False)
@@ -158,6 +160,7 @@ class Disturbed:
     def notice(self) -> None:
         """The server notices the next loss and has it cut anew (``forget`` is the caller's), or that a device is late."""
         when, _, row, tasks = heapq.heappop(self._pending)
+        self.noticed_s = min(self.noticed_s, when)
         if self.crowd.alive[row]:
             self._late(row, when)
             return

@@ -18,11 +18,12 @@ from cleave_plan.workload.gemm import Gemm
 
 
 class SeatWork:
-    """One kind of level: its products (``parts``) with the fleet's figures for each (``columns``), their tiles by seat, seconds
-    of the level and of its servers without churn, and its multiply-adds."""
+    """One kind of level: its ``name``, its products (``parts``) with the fleet's figures for each (``columns``), their tiles by
+    seat, seconds of the level and of its servers without churn, and its multiply-adds."""
 
     def __init__(self, work: LevelWork, products: Mapping[str, Gemm], owner: Mapping[str, Assignment], fleet: Fleet) -> None:
         self.work = work
+        self.name = ", ".join(work.gemms)
         self.parts = [products[name] for name in work.gemms]
         self.columns, self._seats = work.columns, len(fleet.devices)
         self.tiles = [self._sent(owner[name].tiles, len(fleet.devices)) for name in work.gemms]

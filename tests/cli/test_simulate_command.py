@@ -75,7 +75,9 @@ def test_simulate_churn(files: Files, tmp_path: Path) -> None:
     assert found["seconds"] >= 2
     assert found["unfinished"] == 0
     (tmp_path / "t.csv").write_text("time,event,device,detail\n1 ms,fail,board,\n")
-    traced = simulated(files, "--churn", str(tmp_path / "t.csv"), "--batches", "2", "--detect", "1 ms")
+    out = tmp_path / "churn.pftrace"
+    traced = simulated(files, "--churn", str(tmp_path / "t.csv"), "--batches", "2", "--detect", "1 ms", "--trace", str(out))
+    assert out.stat().st_size > 100
     assert traced["events"]["fail"] == 1
     assert len(traced["batch_s"]) == 2
     base = ["simulate", files.plan, "--model", files.model, "--fleet", files.fleet]

@@ -11,8 +11,11 @@ from trace_cases import decoded
 
 from cleave_plan.api import make_plan, simulate_plan, write_simulation_trace
 from cleave_plan.errors import UsageError
+from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.trace import LEVELS, OPERATORS, Span, write_trace
+from cleave_plan.report.trace import LEFT_OUT, Span, churn_spans, write_trace
+from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle
+from cleave_plan.simulation.churn import churn
 from cleave_plan.simulation.run import Simulation
 
 
@@ -44,6 +47,50 @@ def test_a_trace_is_what_the_simulation_was(tmp_path: Path) -> None:
             assert any(tile[2] <= start <= stop <= tile[3] for tile in tiles)
         total = sum(stop - start for _, _, start, stop in tiles) / 1e9
         assert total == pytest.approx(done.busy_s[plan.device_names.index(name)], abs=1e-7)
+
+
+def churned(chronicle: Chronicle) -> float:
+    """Two batches of two levels; one of three devices fails in the first level, noticed a second later, and comes back in the
+    second batch. The seconds of the first level as it would be without that."""
+    workload = workload_of([gemm_of(f"g{level}", (1, 30, 9, 40), level) for level in range(2)])
+    fleet = fleet_of([device(f"d{i}", latency_s=0.5) for i in range(3)])
+    plan = make_plan(workload, fleet, without={"server"})
+    level_s = plan.predicted.batch_s / 2
+    fails = Event(time_s=0.9 * level_s, change=Change.FAIL, device="d1", noticed_s=1.0)
+    joins = Event(time_s=3.5 * level_s, change=Change.JOIN, device="d1", like="d1")
+    churn(plan, workload, fleet, (fails, joins), batches=2, chronicle=chronicle)
+    return level_s
+
+
+def test_a_trace_of_devices_that_come_and_go(tmp_path: Path) -> None:
+    """Batches hold their levels, on the clock; who fails and joins is an instant; the recovery lasts from when the failure is
+    noticed to the end of its level."""
+    chronicle = Chronicle()
+    level_s = churned(chronicle)
+    written = write_trace(tmp_path / "t.pftrace", churn_spans(chronicle), process="p")
+    tracks, _ = decoded(tmp_path / "t.pftrace")
+    assert sum(len(slices) for slices in tracks.values()) == written == len(chronicle.entries)
+    assert set(tracks) == {BATCHES, LEVELS, RECOVERIES, SETTLED, "fail", "join"}
+    assert [name for name, *_ in tracks[LEVELS]] == ["level 0", "level 1"] * 2
+    assert [name for name, *_ in tracks[BATCHES]] == ["batch 0", "batch 1"]
+    edges = [(start, stop) for _, _, start, stop in tracks[LEVELS]]
+    assert [stop for _, stop in edges[:-1]] == [start for start, _ in edges[1:]]
+    assert [(start, stop) for _, _, start, stop in tracks[BATCHES]] == [(0, edges[1][1]), (edges[2][0], edges[3][1])]
+    (recovery,) = tracks[RECOVERIES]
+    assert recovery[2:] == (pytest.approx((0.9 * level_s + 1) * 1e9, abs=2), edges[0][1])
+    assert tracks["fail"] == [("d1", 0, *[pytest.approx(0.9 * level_s * 1e9, abs=2)] * 2)]
+    assert tracks["join"][0][2] == pytest.approx(3.5 * level_s * 1e9, abs=2)
+
+
+def test_a_long_campaign_says_what_its_trace_leaves_out(tmp_path: Path) -> None:
+    """Three entries are kept, and an instant counts the others."""
+    whole, short = Chronicle(), Chronicle(most=3)
+    churned(whole)
+    churned(short)
+    assert short.entries == whole.entries[:3]
+    *_, last = churn_spans(short)
+    assert (last.track, last.stop_s) == (LEFT_OUT, None)
+    assert last.details["entries"] == len(whole.entries) - 3 == short.left_out
 
 
 def test_slices_that_touch_do_not_nest(tmp_path: Path) -> None:

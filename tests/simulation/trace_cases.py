@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def decoded(path: Path) -> tuple[dict[str, list[tuple[str, int, int, int]]], str]:
-    """Slices (name, depth, start, stop in ns) by track, and the process; begin and end events must match."""
+    """Slices (name, depth, start, stop in ns; of an instant the same) by track, and the process; begin and end must match."""
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
     trace = proto.Trace()
@@ -26,6 +26,9 @@ def decoded(path: Path) -> tuple[dict[str, list[tuple[str, int, int, int]]], str
             last[event.track_uuid] = packet.timestamp
             if event.type == proto.TrackEvent.TYPE_SLICE_BEGIN:
                 open_slices[event.track_uuid].append((event.name, packet.timestamp))
+            elif event.type == proto.TrackEvent.TYPE_INSTANT:
+                depth = len(open_slices[event.track_uuid])
+                found[names[event.track_uuid]].append((event.name, depth, packet.timestamp, packet.timestamp))
             else:
                 name, start = open_slices[event.track_uuid].pop()
                 depth = len(open_slices[event.track_uuid])
