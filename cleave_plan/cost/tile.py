@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +81,7 @@ class Tiles:
         table = np.array(list(rows), dtype=np.int64).reshape(-1, 9)
         return cls(device=table[:, 0], **{name: table[:, 1 + place] for place, name in enumerate(BOX)})
 
-    def select(self, chosen: NDArray[np.bool_] | Ints) -> Tiles:
+    def select(self, chosen: NDArray[np.bool_] | Ints | slice) -> Tiles:
         """The tiles where ``chosen`` is true, or those at the places ``chosen``."""
         return Tiles(device=self.device[chosen], **{name: self.column(name)[chosen] for name in BOX})
 
@@ -218,26 +219,41 @@ def _chain_executed(form: ChainForm, tiles: Tiles, a_s: Floats, b_s: Floats, flo
     return np.asarray((b_s + others + last) / g)
 
 
-def _executed(gemm: Gemm, tiles: Tiles, work: TileWork, own: DeviceColumns, room: Floats) -> Floats:
-    """Seconds of each tile beside its latency where A, B or C is kept, of shape (3, tiles); infinite where that does not fit into
-    ``room`` bytes. ``own``: each tile's device, or one for all."""
-    a_s, b_s = work.a_bytes / own.downlink, work.b_bytes / own.downlink
-    down_s = (work.a_bytes + work.b_bytes) / own.downlink
-    up_s, flop_s = work.up_bytes / own.uplink, work.flop / own.rate(work.flop)
-    executed: Floats = np.stack([
-        a_s + np.maximum(np.maximum(b_s, flop_s), up_s), b_s + np.maximum(np.maximum(a_s, flop_s), up_s),
-        np.maximum(down_s, flop_s) + up_s,
-    ])  # fmt: skip
-    if gemm.chain is not None:
-        executed[1] = _chain_executed(gemm.chain, tiles, a_s, b_s, np.asarray(flop_s), np.asarray(up_s))
-    executed[work.kept_bytes > room] = np.inf
-    return executed
+class _Phases(NamedTuple):
+    """Seconds that each tile's device receives A, B and both, computes, and sends."""
+
+    a_s: Floats
+    b_s: Floats
+    down_s: Floats
+    flop_s: Floats
+    up_s: Floats
+
+    @classmethod
+    def of(cls, work: TileWork, own: DeviceColumns) -> _Phases:
+        """``own``: each tile's device, or one for all."""
+        a, b = work.a_bytes, work.b_bytes
+        down, flop_s = own.downlink, work.flop / own.rate(work.flop)
+        return cls(a_s=a / down, b_s=b / down, down_s=(a + b) / down, flop_s=flop_s, up_s=work.up_bytes / own.uplink)
+
+    def executed_s(self, gemm: Gemm, tiles: Tiles, too_large: NDArray[np.bool_]) -> Floats:
+        """Seconds of each tile beside its latency where A, B or C is kept, and infinity where that is ``too_large``; both
+        of shape (3, tiles)."""
+        a_s, b_s, down_s, flop_s, up_s = self
+        executed = np.stack([
+            a_s + np.maximum(np.maximum(b_s, flop_s), up_s), b_s + np.maximum(np.maximum(a_s, flop_s), up_s),
+            np.maximum(down_s, flop_s) + up_s,
+        ])  # fmt: skip
+        if gemm.chain is not None:
+            executed[1] = _chain_executed(gemm.chain, tiles, a_s, b_s, flop_s, up_s)
+        executed[too_large] = np.inf
+        return executed
 
 
 def executed_on(gemm: Gemm, tiles: Tiles, work: TileWork, devices: DeviceColumns, device: int) -> Floats:
     """``executed_s`` of :func:`price` of all ``tiles``, whose ``work`` is known, on the one ``device``."""
     own = devices.take(np.array([device]))
-    seconds: Floats = own.latency + _executed(gemm, tiles, work, own, (1 - STREAM_SHARE) * own.memory).min(axis=0)
+    too_large = work.kept_bytes > (1 - STREAM_SHARE) * own.memory
+    seconds: Floats = own.latency + _Phases.of(work, own).executed_s(gemm, tiles, too_large).min(axis=0)
     return seconds
 
 
@@ -256,13 +272,13 @@ def price(gemm: Gemm, tiles: Tiles, devices: DeviceColumns, held: Held | None = 
             work, a_bytes=work.a_bytes - held.a_bytes, b_bytes=work.b_bytes - held.b_bytes,
             kept_bytes=work.kept_bytes - np.stack([held.a_item, held.b_item, 0.0 * held.a_item]),
         )  # fmt: skip
-    a, b, up, flop, kept_bytes = work.a_bytes, work.b_bytes, work.up_bytes, work.flop, work.kept_bytes
-    down_s, up_s, flop_s = (a + b) / own.downlink, up / own.uplink, flop / own.rate(flop)
-    executed = _executed(gemm, tiles, work, own, room)
+    phases = _Phases.of(work, own)
+    executed = phases.executed_s(gemm, tiles, work.kept_bytes > room)
+    _, _, down_s, flop_s, up_s = phases
     kept = np.where(np.isinf(executed).all(axis=0), 3, executed.argmin(axis=0))
     return TileCosts(
-        a_bytes=a, b_bytes=b, up_bytes=up, flop=flop,
-        memory_bytes=STREAM_SHARE * own.memory + kept_bytes.min(axis=0),
+        a_bytes=work.a_bytes, b_bytes=work.b_bytes, up_bytes=work.up_bytes, flop=work.flop,
+        memory_bytes=STREAM_SHARE * own.memory + work.kept_bytes.min(axis=0),
         ideal_s=own.latency + np.maximum(np.maximum(down_s, flop_s), up_s),
         executed_s=own.latency + executed.min(axis=0),
         store_forward_s=own.latency + down_s + flop_s + up_s,

@@ -56,9 +56,9 @@ class Covers:
         busy = np.where(crowd.used & crowd.known, busy_s, np.inf)
         tasks: list[Task] = []
         rows: list[int] = []
-        for part, (gemm, tiles) in enumerate(zip(kind.parts, kind.tiles, strict=True)):
-            mine, columns = tiles.select(tiles.device == seat), self._columns(gemm.dtype)
-            found = recut(gemm, mine, columns, busy)
+        for part, gemm in enumerate(kind.parts):
+            columns = self._columns(gemm.dtype)
+            found = recut(gemm, kind.of_seat(part, seat), columns, busy)
             if found.left:
                 raise nobody_can(gemm, len(found.left), "one that is gone")
             rows += found.tiles.device.tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -31,15 +30,18 @@ class SeatWork:
         self.planned_s, self.servers_s = still.seconds, still.servers_s
         self.macs = sum(float(gemm.macs) for gemm in self.parts)
         self._work = [work_of(gemm, tiles) for gemm, tiles in zip(self.parts, self.tiles, strict=True)]
-        self._order = [np.argsort(tiles.device, kind="stable") for tiles in self.tiles]
-        self._ends = [
-            np.searchsorted(tiles.device[order], np.arange(self._seats + 1))
-            for tiles, order in zip(self.tiles, self._order, strict=True)
-        ]
+        self._ends = [np.searchsorted(tiles.device, np.arange(self._seats + 1)) for tiles in self.tiles]
 
     @staticmethod
     def _sent(tiles: Tiles, devices: int) -> Tiles:
-        return tiles.select(tiles.device < devices)
+        """The tiles that devices get, seat by seat."""
+        order = np.argsort(tiles.device, kind="stable")
+        return tiles.select(order[tiles.device[order] < devices])
+
+    def of_seat(self, part: int, seat: int) -> Tiles:
+        """The seat's tiles of one product."""
+        ends = self._ends[part]
+        return self.tiles[part].select(slice(ends[seat], ends[seat + 1]))
 
     def own_seconds(self) -> Floats:
         """Seconds of each seat's tiles on the device that the plan gives them to."""
@@ -65,7 +67,7 @@ class SeatWork:
 
     def _priced(self, seat: int, like: int) -> Iterator[tuple[int, Tiles, Floats]]:
         """The seat's tiles of each product that has any, and what each takes on the device ``like``."""
-        for part, (gemm, tiles, columns) in enumerate(zip(self.parts, self.tiles, self.columns, strict=True)):
-            mine = tiles.select(self._order[part][self._ends[part][seat] : self._ends[part][seat + 1]])
+        for part, (gemm, columns) in enumerate(zip(self.parts, self.columns, strict=True)):
+            mine = self.of_seat(part, seat)
             if len(mine):
-                yield part, mine, price(gemm, replace(mine, device=np.full(len(mine), like)), columns).executed_s
+                yield part, mine, executed_on(gemm, mine, work_of(gemm, mine), columns, like)
