@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, numpy_dtype
+from cleave_plan.kernels.arrays import Array, as_ieee, numpy_dtype
 
 _HALVES = ("float16", "bfloat16")
 
@@ -45,13 +45,13 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
 """Operator -> its function; "Cast" is done by the result type, "Same" is any that only renames or regroups elements."""
 
 
+@as_ieee
 def apply(op: str, inputs: Sequence[Array], dtype: DType) -> Array:
     """The result of ``op`` in ``dtype``; ``inputs`` broadcast against one another, Softmax is along the last axis."""
     wanted = numpy_dtype(dtype)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        if op in ("Cast", "Same"):
-            return inputs[0].astype(wanted, copy=False)
-        return FUNCTIONS[op](*(_wide(array) for array in inputs)).astype(wanted, copy=False)
+    if op in ("Cast", "Same"):
+        return inputs[0].astype(wanted, copy=False)
+    return FUNCTIONS[op](*(_wide(array) for array in inputs)).astype(wanted, copy=False)
 
 
 def _wide(array: Array) -> Array:

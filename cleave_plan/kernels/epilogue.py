@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, as_ieee
 from cleave_plan.kernels.conv import Rooms, image_ranges
 from cleave_plan.workload.gemm import ConvWindow
 
@@ -28,6 +28,7 @@ class Epilogue:
         """Whether there is any bound."""
         return (self.low, self.high) != (-math.inf, math.inf)
 
+    @as_ieee
     def apply(self, window: ConvWindow, rows: slice, rooms: Rooms, bias: Array | None, addend: Rooms | None) -> None:
         """Finish the sums of a tile's ``rows`` where they stand in ``rooms``.
 

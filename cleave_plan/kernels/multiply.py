@@ -49,7 +49,6 @@ def is_direct(product: Product, pieces: Pieces, box: Box) -> bool:
     return _working(product, box) == numpy_dtype(product.result_dtype(box)) and pieces.along.scale is None
 
 
-@as_ieee
 def complete(product: Product, sums: Array, along: Companions) -> Array:
     """Finished sums in the storage type, requantised where the product is."""
     stored = numpy_dtype(product.out_dtype)

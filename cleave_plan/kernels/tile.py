@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cleave_plan.dtypes import DType
-from cleave_plan.kernels.arrays import Array, accumulator, as_ieee, numpy_dtype
+from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
 from cleave_plan.kernels.conv import Rooms, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
 from cleave_plan.kernels.epilogue import Epilogue
 from cleave_plan.kernels.grid import Grid
@@ -150,7 +150,6 @@ class Product:
         copy_rooms(self.window, box.rows, self.rooms(whole, box), rooms_of_tile(result, self.window, box.rows))
         return result
 
-    @as_ieee
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
         """Bytes that a tile reads of ``operands`` (A, B, companions, those of the epilogue, in this order), and its result, in
         ``out`` if given."""
@@ -160,7 +159,6 @@ class Product:
             self._finish(operands, box, rooms_of_tile(result, self.window, box.rows))
         return pieces.nbytes, result
 
-    @as_ieee
     def run_into(self, operands: Sequence[Array | None], box: Box, whole: Array) -> int:
         """Compute a tile that holds the whole of K where it belongs in ``whole``; the bytes that it reads of ``operands``."""
         if self.window is None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from cleave_plan.kernels.arrays import as_ieee
 from cleave_plan.onnx_io.attributes import subgraphs
 from cleave_plan.onnx_io.kinds import is_quantised
 from cleave_plan.onnx_io.matrix_work import OWN
@@ -68,10 +69,10 @@ class Reference:
         opset = next((entry.version for entry in proto.opset_import if not entry.domain), 1)
         evaluator = or_refused(lambda: ReferenceEvaluator(proto, new_ops=[*corrections(opset), *OWN_OPERATORS]))
 
+        @as_ieee
         def run(values: Mapping[str, Value]) -> dict[str, Value]:
             feeds = {name: _value(name, values, self._weights) for name in segment.inputs}
-            with np.errstate(all="ignore"):  # infinities and NaN are results like others
-                results = or_refused(lambda: evaluator.run(list(segment.outputs), feeds))
+            results = or_refused(lambda: evaluator.run(list(segment.outputs), feeds))
             return dict(zip(segment.outputs, results, strict=True))
 
         return run
