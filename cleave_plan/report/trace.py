@@ -9,8 +9,7 @@ start of the run or simulation, written as nanoseconds of the trace's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,24 +19,12 @@ from cleave_plan.atomic import beside
 from cleave_plan.errors import UsageError
 from cleave_plan.execution.server import RunResult
 from cleave_plan.ordering import natural
-from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, Chronicle
+from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, Chronicle, Span
 from cleave_plan.simulation.run import Moment, Simulation
 
 INCIDENT, LEFT_OUT = "incident ", "left out"
 PROCESS = 1
 SEQUENCE = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """One slice: its track, name, start and stop in seconds (no stop: an instant), and details that the viewer shows when it is
-    chosen."""
-
-    track: str
-    name: str
-    start_s: float
-    stop_s: float | None
-    details: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def write_trace(path: Path, spans: Iterable[Span], *, process: str) -> int:
@@ -180,13 +167,9 @@ def run_spans(done: RunResult) -> Iterator[Span]:
 def churn_spans(chronicle: Chronicle) -> Iterator[Span]:
     """Slices of batches, levels and recoveries, instants of whoever comes, goes or becomes slow; at the end, where there is more
     than the chronicle keeps, an instant that says how much is left out."""
-    last_s = 0.0
-    for entry in chronicle.entries:
-        last_s = max(last_s, entry.start_s if entry.stop_s is None else entry.stop_s)
-        yield Span(
-            track=entry.track, name=entry.name, start_s=entry.start_s, stop_s=entry.stop_s, details=entry.details
-        )  # fmt: skip
+    yield from chronicle.entries
     if chronicle.left_out:
+        last_s = max((span.start_s if span.stop_s is None else span.stop_s for span in chronicle.entries), default=0.0)
         yield Span(
             track=LEFT_OUT, name="the trace ends here", start_s=last_s, stop_s=None, details={"entries": chronicle.left_out}
         )  # fmt: skip

@@ -7,7 +7,7 @@ first ``MOST_ENTRIES`` are kept, and of the later ones their number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST_ENTRIES = 100_000
 
@@ -16,14 +16,14 @@ BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED = "batches", "levels", "server o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What lasted from ``start_s`` to ``stop_s`` of virtual time (None: it happened at once), on which track, and its figures."""
+class Span:
+    """What lasted from ``start_s`` to ``stop_s`` (None: it happened at once), its track in a trace, and its details."""
 
     track: str
     name: str
     start_s: float
     stop_s: float | None
-    details: Mapping[str, float | str]
+    details: Mapping[str, float | str] = field(default_factory=dict)
 
 
 class Chronicle:
@@ -31,12 +31,12 @@ class Chronicle:
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self._most = most
-        self.entries: list[Entry] = []
+        self.entries: list[Span] = []
         self.left_out = 0
 
     def add(self, track: str, name: str, start_s: float, stop_s: float | None = None, **details: float | str) -> None:
         """Something happened."""
         if len(self.entries) < self._most:
-            self.entries.append(Entry(track=track, name=name, start_s=start_s, stop_s=stop_s, details=details))
+            self.entries.append(Span(track=track, name=name, start_s=start_s, stop_s=stop_s, details=details))
         else:
             self.left_out += 1

@@ -100,7 +100,7 @@ def churn(
     when nobody is left or joins who can take a tile, or a level does not end (:mod:`~cleave_plan.simulation.effort`), and as
     :func:`plan_work` does.
     """
-    player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s, chronicle or Chronicle(0))
+    player = _Player(plan, workload, fleet, events, detect_s, gain, grace_s, chronicle)
     took: list[float] = []
     while (batches is None or len(took) < batches) and (duration_s is None or player.now_s < duration_s):
 

@@ -13,8 +13,8 @@ from cleave_plan.api import make_plan, simulate_plan, write_simulation_trace
 from cleave_plan.errors import UsageError
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.trace import LEFT_OUT, Span, churn_spans, write_trace
-from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle
+from cleave_plan.report.trace import LEFT_OUT, churn_spans, write_trace
+from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle, Span
 from cleave_plan.simulation.churn import churn
 from cleave_plan.simulation.run import Simulation
 
