@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cleave_plan.onnx_io.importer import ImportedModel
     from cleave_plan.plan.plan import Plan
     from cleave_plan.simulation.chronicle import Chronicle
-    from cleave_plan.simulation.churn import ChurnRun
+    from cleave_plan.simulation.churnrun import ChurnRun
     from cleave_plan.simulation.compare import Comparison
     from cleave_plan.simulation.run import Simulation
     from cleave_plan.workload.graph import Workload

@@ -8,7 +8,7 @@ from typing import Any
 
 from cleave_plan.plan.plan import Plan
 from cleave_plan.report.tables import Fact, Screen, Sheet, as_time, percent
-from cleave_plan.simulation.churn import ChurnRun
+from cleave_plan.simulation.churnrun import ChurnRun
 from cleave_plan.units import count, plural
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from cleave_plan.cost.tile import price
 from cleave_plan.planning.recut import recut
-from cleave_plan.simulation.crowd import Crowd, Floats, Ints
-from cleave_plan.simulation.disturbed import Columns
+from cleave_plan.simulation.crowd import Columns, Crowd, Floats, Ints
 from cleave_plan.simulation.effort import nobody_can
 from cleave_plan.simulation.seatwork import SeatWork
 from cleave_plan.simulation.task import Task, tasks_of

@@ -22,8 +22,9 @@ from cleave_plan.plan.cover import cover_flaw
 from cleave_plan.plan.plan import Mode, Plan
 from cleave_plan.planning.planner import make_plan
 from cleave_plan.simulation import effort
-from cleave_plan.simulation.churn import _Player, churn
+from cleave_plan.simulation.churn import churn
 from cleave_plan.simulation.disturbed import REPLAN_S
+from cleave_plan.simulation.player import Player
 from cleave_plan.workload.graph import Workload
 
 
@@ -51,7 +52,7 @@ def test_every_level_is_computed_exactly_once(seed: int) -> None:
     plan, workload, fleet = case(6, levels=1)
     seconds = plan.predicted.batch_s
     rates = Rates(failures=6 * seconds, leaves=9 * seconds, stragglers=5 * seconds, joins=seconds / 2, slowdown=3.0)
-    player = _Player(plan, workload, fleet, drawn(rates, [one.name for one in fleet.devices], seed), seconds / 5, 0.05)
+    player = Player(plan, workload, fleet, drawn(rates, [one.name for one in fleet.devices], seed), seconds / 5, 0.05)
     for _ in range(4):
         player.result = []
         try:
@@ -69,9 +70,9 @@ def test_every_level_is_computed_exactly_once(seed: int) -> None:
 @settings(deadline=None, max_examples=15)
 def test_what_a_seat_takes_on_a_device(case: tuple[Plan, Workload, Fleet], drawn_at: int) -> None:
     """All seats at once, one alone, and each on its own device: the sum of its tiles, each priced by itself."""
-    player = _Player(*case, (), 1.0, 0.05)
+    player = Player(*case, (), 1.0, 0.05)
     like = drawn_at % len(case[2].devices)
-    for kind in player._kinds:
+    for kind in player.kinds:
         expected, own = ([0.0] * len(case[2].devices) for _ in range(2))
         for gemm, tiles, columns in zip(kind.parts, kind.tiles, kind.columns, strict=True):
             for place, seat in enumerate(tiles.device.tolist()):
@@ -272,12 +273,12 @@ def test_memory_does_not_grow_with_time() -> None:
     plan, workload, fleet = case(6, levels=1)
     seconds = plan.predicted.batch_s
     events = drawn(Rates(failures=40 * seconds), [one.name for one in fleet.devices], 3)
-    player = _Player(plan, workload, fleet, events, seconds / 50, 0.05)
+    player = Player(plan, workload, fleet, events, seconds / 50, 0.05)
     for _ in range(60):
         player.batch()
     assert player.told((1.0,)).events["fail"] > 5
-    assert len(player._crowd) < 40
-    assert np.count_nonzero(player._crowd.used) < 20
+    assert len(player.crowd) < 40
+    assert np.count_nonzero(player.crowd.used) < 20
 
 
 @pytest.mark.parametrize("life_s", [1e-300, 1e-3, 1e-2, 0.1])
@@ -322,17 +323,17 @@ def test_who_is_counted_on_is_what_a_list_says(steps: list[tuple[str, str]]) -> 
     is what a list of states says."""
     plan, workload, fleet = _FOUR
     state = {"d0": _WORKS, "d1": _WORKS, "d2": _WORKS, "d3": _WORKS, "new": _GONE}
-    player = _Player(plan, workload, fleet, (), 1.0, 0.05)
+    player = Player(plan, workload, fleet, (), 1.0, 0.05)
     for step, name in steps:
         player.now_s += 1
         if step == _GIVEN_UP:
             if state[name] == _WORKS:
                 state[name] = _GIVEN_UP
-                player._give_up(player._crowd.row_of[name])
+                player.attendance.give_up(player.crowd.row_of[name], player.now_s)
             continue
         if (state[name] == _WORKS) if step == Change.JOIN else (state[name] == _GONE):
             continue  # no trace can say so
-        player._next = Event(
+        player.upcoming = Event(
             time_s=player.now_s,
             change=Change(step),
             device=name,
@@ -340,13 +341,13 @@ def test_who_is_counted_on_is_what_a_list_says(steps: list[tuple[str, str]]) -> 
             factor=2.0,
             noticed_s=0.0,
         )
-        player._pass(0.0)
+        player.rest(0.0)
         state[name] = {Change.JOIN: _WORKS, Change.SLOW: state[name]}.get(Change(step), _GONE)
-    player._pass(0.0)
-    crowd = player._crowd
+    player.rest(0.0)
+    crowd = player.crowd
     assert set(crowd.row_of) == {name for name, is_so in state.items() if is_so == _WORKS}
     assert set(np.flatnonzero(crowd.used & crowd.known).tolist()) == set(crowd.row_of.values())
-    assert player._excluded == {name for name, is_so in state.items() if is_so == _GIVEN_UP}
+    assert player.attendance.excluded == {name for name, is_so in state.items() if is_so == _GIVEN_UP}
 
 
 _FOUR = case(4, levels=1)

@@ -13,7 +13,8 @@ from cleave_plan.execution.watch import Watch
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.kernels.tile import Box
 from cleave_plan.planning.planner import make_plan
-from cleave_plan.simulation.churn import ChurnRun, churn
+from cleave_plan.simulation.churn import churn
+from cleave_plan.simulation.churnrun import ChurnRun
 
 DEVICES = 8
 WORKLOAD = workload_of([gemm_of("g", (1, 240, 20, 60))])
