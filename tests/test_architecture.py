@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "cleave_plan"
 
 FLOORS = {
-    "errors": -1, "units": 0, "progress": 0, "dtypes": 0, "atomic": 0, "ordering": 0,
+    "errors": -1, "units": 0, "progress": 0, "dtypes": 0, "atomic": 0, "ordering": 0, "chronicle": 0,
     "workload": 1, "fleet": 1,
     "cost": 2, "kernels": 2,
     "plan": 3,

@@ -44,7 +44,7 @@ from cleave_plan.api.runs import (
     write_run_trace,
     write_simulation_trace,
 )
-from cleave_plan.api.training import train, training_settings
+from cleave_plan.api.training import train, training_settings, write_training_trace
 
 __all__ = [
     "calibrate_profiles",
@@ -88,4 +88,5 @@ __all__ = [
     "write_page",
     "write_run_trace",
     "write_simulation_trace",
+    "write_training_trace",
 ]

@@ -14,6 +14,7 @@ from cleave_plan.progress import Progress, silent
 if TYPE_CHECKING:
     import numpy as np
 
+    from cleave_plan.chronicle import Chronicle
     from cleave_plan.execution.emulation import Emulated
     from cleave_plan.execution.server import RunResult
     from cleave_plan.execution.session import Session
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.onnx_io.importer import ImportedModel
     from cleave_plan.plan.plan import Plan
-    from cleave_plan.simulation.chronicle import Chronicle
     from cleave_plan.simulation.churnrun import ChurnRun
     from cleave_plan.simulation.compare import Comparison
     from cleave_plan.simulation.run import Simulation
@@ -254,14 +254,15 @@ def write_simulation_trace(done: Simulation, plan: Plan, path: str | Path) -> in
 def write_churn_trace(chronicle: Chronicle, plan: Plan, path: str | Path) -> int:
     """Write what a ``chronicle`` of :func:`simulate_churn` has as a Perfetto trace; the number of slices and instants. Raises as
     :func:`write_simulation_trace` does."""
-    from cleave_plan.report.trace import churn_spans, write_trace
+    from cleave_plan.report.trace import chronicle_spans, write_trace
 
-    return write_trace(Path(path), churn_spans(chronicle), process=f"{plan.model.name} over {plan.fleet.name}")
+    return write_trace(Path(path), chronicle_spans(chronicle), process=f"{plan.model.name} over {plan.fleet.name}")
 
 
 def write_run_trace(done: RunResult, plan: Plan, path: str | Path) -> int:
     """Write a run as a Perfetto trace; the number of slices. Raises as :func:`write_simulation_trace` does."""
-    from cleave_plan.report.trace import run_spans, write_trace
+    from cleave_plan.execution.spans import run_spans
+    from cleave_plan.report.trace import write_trace
 
     return write_trace(Path(path), run_spans(done), process=f"{plan.model.name} over {plan.fleet.name}")
 

@@ -13,6 +13,7 @@ from cleave_plan.errors import AnswerIsNoError
 from cleave_plan.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from cleave_plan.chronicle import Chronicle
     from cleave_plan.fleet.device import Fleet
     from cleave_plan.plan.plan import Plan
     from cleave_plan.training.data import Data
@@ -60,6 +61,7 @@ def train(
     progress: Progress = silent,
     batch_norm: str = "batch",
     fleet_file: str | Path | None = None,
+    chronicle: Chronicle | None = None,
     **differentiation: Any,
 ) -> TrainingResult:
     """Train ``model`` on ``data`` for ``steps`` steps under a plan for ``fleet``.
@@ -71,8 +73,8 @@ def train(
     ``checkpoint_every`` steps; ``resume`` goes on from the newest good one; ``stoppable``: SIGINT and SIGTERM end the run after
     a step, with a checkpoint (in the main thread only). ``engine``, ``workers``, ``runtime`` and ``integrity`` are those of
     :func:`execute`. ``fleet_file``: where the fleet is written down; when that file changes in the middle of the run, devices
-    that it names and that are not there are asked to join, and those that it names no more leave. ``differentiation``: further
-    arguments of :func:`gradient`.
+    that it names and that are not there are asked to join, and those that it names no more leave. ``chronicle``: where what
+    happens is written down, for :func:`write_training_trace`. ``differentiation``: further arguments of :func:`gradient`.
 
     Raises InfeasibleError when no plan exists, InputFileError for files and data that do not fit, UsageError for settings that
     cannot be or are another run's, ExecutionError when the run cannot be finished, RunInterruptedError when it was stopped.
@@ -108,10 +110,21 @@ def train(
         reproducible=settings.reproducible,
     ) as session:  # fmt: skip
         crew = Crew(plan, workload, with_servers(fleet, plan.server_names), session, file=file)
-        result = Trainer(step, plan, session, batches, settings, crew=crew).run(duration, progress)
+        trainer = Trainer(step, plan, session, batches, settings, crew=crew, chronicle=chronicle)
+        result = trainer.run(duration, progress)
     if save_to is not None:
         write_trained(step.forward, result.values, step.gradient.ties, Path(save_to))
     return result
+
+
+def write_training_trace(chronicle: Chronicle, model: str, fleet: Fleet, path: str | Path) -> int:
+    """Write what a ``chronicle`` of :func:`train` has as a Perfetto trace of the ``model`` over ``fleet``; the number of slices.
+
+    Raises UsageError without the perfetto package (extra ``trace``), OSError where the file cannot be written.
+    """
+    from cleave_plan.report.trace import chronicle_spans, write_trace
+
+    return write_trace(Path(path), chronicle_spans(chronicle), process=f"{model} over {fleet.name}")
 
 
 def _require_step(plan: Plan, workload: Workload, step: TrainingStep) -> None:

@@ -18,6 +18,7 @@ from cleave_plan.cli.options import (
     workers_option,
 )
 from cleave_plan.cli.output import emit_json, write_json
+from cleave_plan.cli.tracing import trace_output
 from cleave_plan.errors import AnswerIsNoError, UsageError
 
 EPILOG = """\b
@@ -68,7 +69,7 @@ Examples:
     help="With --emulate: seconds here for one of the fleet's. Default: found by a rehearsal.",
 )
 @click.option("--record", metavar="RUN.json", type=output_file, help="Where to write what --json prints.")
-@click.option("--trace", "trace_file", metavar="T.pftrace", type=output_file, help="Write the run for ui.perfetto.dev.")
+@click.option("--trace", "trace_file", metavar="T.pftrace", type=trace_output, help="Write the run for ui.perfetto.dev.")
 @click.option("--verify", is_flag=True, help="Compare with the unsplit model; exit code 1 beyond tolerance.")
 @json_option
 def run(

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from cleave_plan.cli.options import Share, input_file, json_option, output_file, seconds, throttling
+from cleave_plan.cli.options import Share, input_file, json_option, seconds, throttling
 from cleave_plan.cli.output import emit_json
+from cleave_plan.cli.tracing import chronicled, trace_output
 from cleave_plan.errors import UsageError
 
 EPILOG = """\b
@@ -73,7 +74,7 @@ DISPATCHES = ("barrier", "dynamic")
     "--trace",
     "trace_file",
     metavar="T.pftrace",
-    type=output_file,
+    type=trace_output,
     help="Write a Perfetto trace of the simulation (with --churn: its first 100,000 levels, changes and recoveries).",
 )
 @json_option
@@ -143,22 +144,15 @@ def _simulate_churn(
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.churn import churn_document, churn_text
     from cleave_plan.report.tables import Screen
-    from cleave_plan.simulation.chronicle import MOST_ENTRIES, Chronicle
 
     plan = load_plan(plan_file)
     workload, fleet = load_model_of(plan, model_file), load_fleet(fleet_file)
     how = {name: value for name, value in settings.items() if name != "churn"}
     if how["duration_s"] is not None:
         how["batches"] = None
-    chronicle = Chronicle(MOST_ENTRIES if trace_file is not None else 0)
-    with progress_bar("simulating") as progress:
+    writing = chronicled(trace_file, lambda kept, path: write_churn_trace(kept, plan, path))
+    with writing as chronicle, progress_bar("simulating") as progress:
         done = simulate_churn(plan, workload, fleet, settings["churn"], chronicle=chronicle, progress=progress, **how)
-    if trace_file is not None:
-        write_churn_trace(chronicle, plan, trace_file)
-        if chronicle.left_out:
-            click.echo(
-                f"{trace_file} has the first {MOST_ENTRIES} entries; {chronicle.left_out} later ones are left out", err=True
-            )
     if as_json:
         emit_json(churn_document(done, plan, settings))
     else:

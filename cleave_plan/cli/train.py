@@ -22,6 +22,7 @@ from cleave_plan.cli.options import (
     workers_option,
 )
 from cleave_plan.cli.output import emit_json
+from cleave_plan.cli.tracing import chronicled, trace_output
 from cleave_plan.errors import UsageError
 
 EPILOG = """\b
@@ -37,6 +38,8 @@ Examples:
     --engine ray --integrity on --recompute --steps 1000 -o out.onnx
   cleave-plan train gpt.onnx --dim batch=8 --dim seq=128 --fleet fleet.yaml --data text.npz --loss cross-entropy \\
     --servers 3 --checkpoint run --steps 1000 -o out.onnx
+  cleave-plan train mlp.onnx --dim batch=64 --fleet fleet.yaml --data digits.npz --loss cross-entropy --steps 20 \\
+    --trace steps.pftrace -o out.onnx
 """
 
 
@@ -74,6 +77,10 @@ Examples:
 @integrity_option
 @runtime_option
 @click.option("--metrics", metavar="M.jsonl", type=output_file, help="Where to write loss and times, a line of JSON each step.")
+@click.option(
+    "--trace", "trace_file", metavar="T.pftrace", type=trace_output,
+    help="Write steps, levels, tiles and re-plans for ui.perfetto.dev: the first 100,000 of them.",
+)  # fmt: skip
 @click.option("--checkpoint", metavar="DIR", type=click.Path(path_type=Path), help="Folder of checkpoints; the last two stay.")
 @click.option(
     "--checkpoint-every", metavar="N", type=click.IntRange(min=1), default=100, show_default=True, help="Steps between two."
@@ -100,6 +107,7 @@ def train(
     integrity: bool | None,
     runtime: str,
     metrics: Path | None,
+    trace_file: Path | None,
     checkpoint: Path | None,
     checkpoint_every: int,
     resume: bool,
@@ -117,14 +125,14 @@ def train(
 
     With --checkpoint, Ctrl-C and SIGTERM end the run after the step under way (exit code 130), and --resume goes on from there.
     """
-    from cleave_plan.api import load_fleet, load_plan, training_settings, with_servers
+    from cleave_plan.api import load_fleet, load_plan, training_settings, with_servers, write_training_trace
     from cleave_plan.api import train as run_training
     from cleave_plan.report.bars import progress_bar
     from cleave_plan.report.tables import Screen
     from cleave_plan.report.training import training_document, training_text
 
     require_apart(
-        {"--out": out, "--metrics": metrics},
+        {"--out": out, "--metrics": metrics, "--trace": trace_file},
         {"--data": data, "--fleet": fleet_file, "--config": config_file, "--plan": plan_file},
     )  # fmt: skip
     fleet = load_fleet(fleet_file)
@@ -134,13 +142,15 @@ def train(
         fleet = with_servers(fleet, servers)
     chosen = {"optimizer": optimizer, "learning_rate": learning_rate, "seed": seed, "reproducible": reproducible}
     settings = training_settings(config_file, **{key: value for key, value in chosen.items() if value is not None})
-    with progress_bar("training") as progress:
+    writing = chronicled(trace_file, lambda kept, path: write_training_trace(kept, model.stem, fleet, path))
+    with writing as chronicle, progress_bar("training") as progress:
         result = run_training(
             model, fleet, data, steps=steps, settings=settings, save_to=out, metrics=metrics,
             plan=None if plan_file is None else load_plan(plan_file), workers=workers, runtime=runtime, engine=engine,
             integrity=integrity, fleet_file=fleet_file,
             dims=gathered(dims, "--dim"), shapes=gathered(shapes, "--shape"), checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, stoppable=checkpoint is not None, progress=progress,
+            chronicle=chronicle,
             **differentiation,
         )  # fmt: skip
     if as_json:

@@ -1,10 +1,10 @@
 """Perfetto traces (https://perfetto.dev): who did what when, for the viewer at ui.perfetto.dev or its command-line tools.
 
 A trace has one process and a track for each device, one for the levels, one for the server's operators, and one for each
-incident of a run; of devices that come and go (:mod:`cleave_plan.simulation.chronicle`) it has a track for each kind of change.
-Slices on a track nest: a simulated tile's slice holds the slices of its phases. Times are seconds from the
-start of the run or simulation, written as nanoseconds of the trace's own clock. Written with the protocol buffers of the
-``perfetto`` package (extra ``trace``).
+incident of a run; of a training run it has steps, optimizer, re-plans and checkpoints besides, and of devices that come and go a
+track for each kind of change (:mod:`cleave_plan.chronicle`). Slices on a track nest: a simulated tile's slice holds the slices
+of its phases. Times are seconds from the start of the run or simulation, written as nanoseconds of the trace's own clock. Written
+with the protocol buffers of the ``perfetto`` package (extra ``trace``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,39 @@ from typing import IO, Any
 import numpy as np
 
 from cleave_plan.atomic import beside
+from cleave_plan.chronicle import (
+    BATCHES,
+    CHECKPOINTS,
+    INCIDENT,
+    LEVELS,
+    OPERATORS,
+    OPTIMIZER,
+    REPLANS,
+    STEPS,
+    Chronicle,
+    Span,
+)
 from cleave_plan.errors import UsageError
-from cleave_plan.execution.server import RunResult
 from cleave_plan.ordering import natural
-from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, Chronicle, Span
 from cleave_plan.simulation.run import Moment, Simulation
 
-INCIDENT, LEFT_OUT = "incident ", "left out"
+LEFT_OUT = "left out"
+ABOVE = (STEPS, BATCHES, LEVELS, OPERATORS, OPTIMIZER, REPLANS, CHECKPOINTS)
+"""Tracks above those of devices, from the top."""
+
 PROCESS = 1
 SEQUENCE = 1
+
+
+def require_perfetto() -> Any:
+    """Perfetto's protocol buffers; raises UsageError, with the extra that brings them, where they are not installed."""
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+    except ImportError as error:
+        raise UsageError(
+            "the perfetto package is not installed", where="--trace", remedy="pip install 'cleave-plan[trace]'"
+        ) from error
+    return proto
 
 
 def write_trace(path: Path, spans: Iterable[Span], *, process: str) -> int:
@@ -32,12 +56,7 @@ def write_trace(path: Path, spans: Iterable[Span], *, process: str) -> int:
 
     Slices of one track nest or follow one another. Raises UsageError when the perfetto package is not installed.
     """
-    try:
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
-    except ImportError as error:
-        raise UsageError(
-            "the perfetto package is not installed", where="--trace", remedy="pip install 'cleave-plan[trace]'"
-        ) from error
+    proto = require_perfetto()
     by_track: dict[str, list[Span]] = {}
     for span in spans:
         by_track.setdefault(span.track, []).append(span)
@@ -125,9 +144,9 @@ class _Writer:
 
 
 def _rank(track: str) -> tuple[int, object]:
-    """Tracks from the top: batches, levels, operators, devices or what happened to them in natural order, incidents."""
-    first = {BATCHES: -1, LEVELS: 0, OPERATORS: 1}
-    return first.get(track, 3 if track.startswith(INCIDENT) else 2), natural(track)
+    """Tracks from the top: what all devices share, devices or what happened to them in natural order, incidents."""
+    place = ABOVE.index(track) if track in ABOVE else len(ABOVE) + track.startswith(INCIDENT)
+    return place, natural(track)
 
 
 def _outside_first(span: Span) -> tuple[int, int]:
@@ -139,34 +158,8 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def run_spans(done: RunResult) -> Iterator[Span]:
-    """The slices of a run: levels, the server's operators between them, tiles on their devices until they were there, incidents
-    until they were made good."""
-    clock = 0.0
-    for index, timing in enumerate(done.timings):
-        if timing.start_s > clock:
-            yield Span(track=OPERATORS, name="operators", start_s=clock, stop_s=timing.start_s)
-        clock = timing.start_s + timing.seconds
-        yield Span(track=LEVELS, name=f"level {index}", start_s=timing.start_s, stop_s=clock)
-    if done.seconds > clock:
-        yield Span(track=OPERATORS, name="operators", start_s=clock, stop_s=done.seconds)
-    for tile in done.tile_times:
-        yield Span(
-            track=tile.device, name=tile.gemm, start_s=tile.start_s, stop_s=tile.stop_s,
-            details={
-                "level": tile.level, "multiplying s": tile.multiply_s, "bytes down": tile.bytes_down, "bytes up": tile.bytes_up
-            },
-        )  # fmt: skip
-    for place, incident in enumerate(done.incidents):
-        yield Span(
-            track=f"{INCIDENT}{place + 1}", name=f"{incident.kind.value} {', '.join(incident.devices)}", start_s=incident.at_s,
-            stop_s=incident.at_s + max(incident.recovery_s or 0.0, incident.replan_s), details={"seen": incident.reason},
-        )  # fmt: skip
-
-
-def churn_spans(chronicle: Chronicle) -> Iterator[Span]:
-    """Slices of batches, levels and recoveries, instants of whoever comes, goes or becomes slow; at the end, where there is more
-    than the chronicle keeps, an instant that says how much is left out."""
+def chronicle_spans(chronicle: Chronicle) -> Iterator[Span]:
+    """What a chronicle has; at the end, where there was more than it keeps, an instant that says how much is left out."""
     yield from chronicle.entries
     if chronicle.left_out:
         last_s = max((span.start_s if span.stop_s is None else span.stop_s for span in chronicle.entries), default=0.0)

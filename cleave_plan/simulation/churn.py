@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cleave_plan.chronicle import Chronicle
 from cleave_plan.cost.lateness import GRACE_S
 from cleave_plan.fleet.churn import Event
 from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.plan import Plan
 from cleave_plan.progress import Progress, silent
-from cleave_plan.simulation.chronicle import Chronicle
 from cleave_plan.simulation.churnrun import ChurnRun
 from cleave_plan.simulation.player import Player
 from cleave_plan.workload.graph import Workload

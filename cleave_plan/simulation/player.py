@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cleave_plan.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
 from cleave_plan.cost.lateness import GRACE_S
 from cleave_plan.dtypes import DType
@@ -20,7 +21,6 @@ from cleave_plan.fleet.device import Fleet
 from cleave_plan.plan.objective import products_of
 from cleave_plan.plan.plan import Plan
 from cleave_plan.simulation.attendance import Attendance
-from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle
 from cleave_plan.simulation.churnrun import ChurnRun, Tally
 from cleave_plan.simulation.covers import Cover, Covers
 from cleave_plan.simulation.crowd import NOBODY, Crowd, Floats

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from cleave_plan.chronicle import Chronicle
 from cleave_plan.errors import ExecutionError, RunInterruptedError, UsageError
 from cleave_plan.execution.cores import usable_cores
 from cleave_plan.execution.incidents import Incident, Kind
@@ -31,6 +32,7 @@ from cleave_plan.progress import Progress, silent
 from cleave_plan.training.checkpoint import Checkpoint, CheckpointFolder, Found, checkpoints_in
 from cleave_plan.training.crew import Crew
 from cleave_plan.training.data import Batches
+from cleave_plan.training.diary import Diary
 from cleave_plan.training.interruption import interruptions
 from cleave_plan.training.metrics import MetricsFile
 from cleave_plan.training.ownership import shards_of
@@ -44,14 +46,16 @@ class Trainer:
     """One run: ``session`` executes ``step`` (under ``plan``) on ``batches``; ``settings`` say how its parameters move.
 
     ``crew``: lets the plan follow devices that are lost or come (None: it stays, and what is lost is cut anew each time).
+    ``chronicle``: where what happens is written down, for a trace.
     Raises UsageError for groups that match nothing, InputFileError when weights are missing.
     """
 
     def __init__(
-        self, step: TrainingStep, plan: Plan, session: Session, batches: Batches, settings: Settings, *, crew: Crew | None = None
+        self, step: TrainingStep, plan: Plan, session: Session, batches: Batches, settings: Settings, *,
+        crew: Crew | None = None, chronicle: Chronicle | None = None,
     ) -> None:  # fmt: skip
         self._step, self._plan, self._session, self._batches, self._settings = step, plan, session, batches, settings
-        self._crew = crew
+        self._crew, self._diary = crew, Diary(chronicle or Chronicle(0))
         settings.require_matches(list(step.gradient.names.gradients))
         initial, statistics = step.initial()
         shards = shards_of(plan, step.imported.workload, elements_of(initial))
@@ -99,7 +103,7 @@ class Trainer:
                 stopped = came() if report.step < duration.steps else ""
                 due = report.step % duration.checkpoint_every == 0 or report.step == duration.steps
                 if folder is not None and (due or stopped):
-                    written = folder.write(self._checkpoint(report.step))
+                    written = self._keep(folder, report.step)
                 if stopped:
                     raise _interrupted(stopped, report.step, duration.steps, written)
             if self._idle_batches:
@@ -152,23 +156,32 @@ class Trainer:
         norm = self._parameters.step(gradients, step=number + 1, share=share, scale=1 / count)
         now = time.perf_counter()
         down, up = (sum(way) for way in zip(*traffic, strict=True))
-        return StepReport(
+        report = StepReport(
             step=number + 1, loss=sum(losses) / count, learning_rate=self._settings.learning_rate * share, gradient_norm=norm,
             seconds=now - begin, optimizer_s=now - computed, bytes_down=down, bytes_up=up, incidents=tuple(incidents),
         )  # fmt: skip
+        self._diary.step(report, begin)
+        return report
 
     def _with_change(self, report: StepReport) -> StepReport:
         """Let the plan follow what became of devices in this step."""
-        change = None if self._crew is None else self._crew.meet()
-        if self._crew is not None:
-            self._plan = self._crew.plan
-        return report if change is None else replace(report, change=change)
+        if self._crew is None:
+            return report
+        begun = time.perf_counter()
+        change = self._crew.meet()
+        self._plan = self._crew.plan
+        if change is None:
+            return report
+        self._diary.change(change, begun)
+        return replace(report, change=change)
 
     def _batch(self, number: int, *, where: str) -> RunResult:
         """Run batch ``number`` (from 0) and take in its running statistics; raises ExecutionError when its loss is not finite."""
         batch = self._batches.batch(number)
         self._count_labels(batch, where=where)
+        begun = time.perf_counter()
         result = self._session.run({**batch, **self._parameters.feeds})
+        self._diary.batch(number, result, begun)
         self._workers = result.workers
         self._run_notes.update(dict.fromkeys(result.notes))
         if not math.isfinite(self._loss(result)):
@@ -229,6 +242,13 @@ class Trainer:
                 f"the checkpoint is of {len(before)} servers: its parameters are shared out anew, the bits are the same"
             )
         self._parameters.restore(found.checkpoint.arrays, str(found.path))
+
+    def _keep(self, folder: CheckpointFolder, step: int) -> Path:
+        """Write the checkpoint after ``step``; where it is."""
+        begun = time.perf_counter()
+        written = folder.write(self._checkpoint(step))
+        self._diary.checkpoint(step, begun)
+        return written
 
     def _checkpoint(self, step: int) -> Checkpoint:
         facts = {

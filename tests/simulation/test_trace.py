@@ -10,11 +10,11 @@ from planning_cases import device, fleet_of, gemm_of, workload_of
 from trace_cases import decoded
 
 from cleave_plan.api import make_plan, simulate_plan, write_simulation_trace
+from cleave_plan.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle, Span
 from cleave_plan.errors import UsageError
 from cleave_plan.fleet.churn import Change, Event
 from cleave_plan.plan.plan import Plan
-from cleave_plan.report.trace import LEFT_OUT, churn_spans, write_trace
-from cleave_plan.simulation.chronicle import BATCHES, LEVELS, OPERATORS, RECOVERIES, SETTLED, Chronicle, Span
+from cleave_plan.report.trace import LEFT_OUT, chronicle_spans, write_trace
 from cleave_plan.simulation.churn import churn
 from cleave_plan.simulation.run import Simulation
 
@@ -67,7 +67,7 @@ def test_a_trace_of_devices_that_come_and_go(tmp_path: Path) -> None:
     noticed to the end of its level."""
     chronicle = Chronicle()
     level_s = churned(chronicle)
-    written = write_trace(tmp_path / "t.pftrace", churn_spans(chronicle), process="p")
+    written = write_trace(tmp_path / "t.pftrace", chronicle_spans(chronicle), process="p")
     tracks, _ = decoded(tmp_path / "t.pftrace")
     assert sum(len(slices) for slices in tracks.values()) == written == len(chronicle.entries)
     assert set(tracks) == {BATCHES, LEVELS, RECOVERIES, SETTLED, "fail", "join"}
@@ -88,7 +88,7 @@ def test_a_long_campaign_says_what_its_trace_leaves_out(tmp_path: Path) -> None:
     churned(whole)
     churned(short)
     assert short.entries == whole.entries[:3]
-    *_, last = churn_spans(short)
+    *_, last = chronicle_spans(short)
     assert (last.track, last.stop_s) == (LEFT_OUT, None)
     assert last.details["entries"] == len(whole.entries) - 3 == short.left_out
 

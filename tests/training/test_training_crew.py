@@ -14,6 +14,7 @@ from training_cases import perceptron, samples
 
 from cleave_plan.api import load_fleet, make_plan
 from cleave_plan.api.models import gradient_request
+from cleave_plan.chronicle import REPLANS, STEPS, Chronicle
 from cleave_plan.execution.engines.base import Engine
 from cleave_plan.execution.engines.local import LocalEngine
 from cleave_plan.execution.session import Session
@@ -53,7 +54,7 @@ class Run:
     def __init__(self, folder: Path, file: Path, engine: Engine | None = None) -> None:
         self.file, self.engine = file, engine or LocalEngine(2)
         self.step, self.workload, self.fleet, self.plan = prepared(folder, file)
-        self.metrics = folder / "m.jsonl"
+        self.metrics, self.chronicle = folder / "m.jsonl", Chronicle()
 
     def train(self, observe: object = lambda done: None) -> TrainingResult:
         """Train; ``observe`` is told of each step."""
@@ -61,7 +62,7 @@ class Run:
         batches = batches_of(samples(), self.step.inputs, seed=CHOSEN.seed, shuffle=True)
         with Session(self.plan, self.step.imported, engine=self.engine, reproducible=True) as self.session:
             crew = Crew(self.plan, self.workload, self.fleet, self.session, file=FleetFile(self.file))
-            trainer = Trainer(self.step, self.plan, self.session, batches, CHOSEN, crew=crew)
+            trainer = Trainer(self.step, self.plan, self.session, batches, CHOSEN, crew=crew, chronicle=self.chronicle)
             return trainer.run(Duration(steps=40, metrics=self.metrics), lambda done, total, label: observe(done))
 
 
@@ -104,6 +105,11 @@ def test_lost_joined_and_left(tmp_path: Path) -> None:
     assert [line["joined_devices"] for line in lines if line["joined_devices"]] == [[*came.joined]]
     assert [line["change"]["lost"] for line in lines if line["change"]] == [lost, [], ["d"]]
     assert lines[-1]["predicted_step_s"] == left.batch_s
+    replans = [span for span in run.chronicle.entries if span.track == REPLANS]
+    assert [span.details.get("lost") for span in replans] == [", ".join(lost), None, "d"]
+    assert [span.details.get("joined") for span in replans] == [None, ", ".join(came.joined), None]
+    stops = [span.stop_s or 0.0 for span in run.chronicle.entries if span.track == STEPS]
+    assert all(stops[step - 1] <= span.start_s for step, span in zip((6, 11, 36), replans, strict=True))
 
 
 class Told:
