@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from cleave_plan.execution.admission import Placed
 from cleave_plan.execution.cores import usable_cores
@@ -17,6 +19,10 @@ from cleave_plan.execution.recovery import Figures
 from cleave_plan.execution.tally import LevelTiming, Tally, TileTime
 from cleave_plan.execution.tiles import LevelRun
 from cleave_plan.execution.watch import Watch
+from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.channel_blocks import PLAIN, Blocks
+from cleave_plan.kernels.tile import Product
+from cleave_plan.onnx_io.blocked_tensors import ConvProduct, blocked_tensors
 from cleave_plan.onnx_io.epilogues import Ending, EndingFinder, ended_operands
 from cleave_plan.onnx_io.importer import ImportedModel
 from cleave_plan.onnx_io.ort_session import Outlets
@@ -74,7 +80,8 @@ class Walk:
     """Batches through one model, one after another.
 
     ``integrity``: returned tiles are checked. ``finishing``: convolutions are finished tile by tile, with what follows them in
-    the model, where tiles are neither checked (a check is of products) nor computed in fixed blocks.
+    the model, where tiles are neither checked (a check is of products) nor computed in fixed blocks. ``block``: so many channels
+    are a block of the images between those that onnxruntime finishes (0: images lie as the model has them).
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class Walk:
         progress: Progress,
         integrity: bool = False,
         finishing: bool = False,
+        block: int = 0,
     ) -> None:
         workload = imported.workload
         self._imported, self._engine, self._progress = imported, engine, progress
@@ -99,6 +107,9 @@ class Walk:
         self._own = [gemm for gemm in workload.gemms if not gemm.pinned]
         self._finder = EndingFinder(imported, {gemm.output: gemm.level for gemm in self._own}, self._weights)
         self._finishing = finishing and not integrity
+        self._block = block if self._finishing else 0
+        self._blocks: dict[str, Blocks] = {}
+        self._joined: dict[tuple[str, ...], Array] = {}
         self._chains: dict[str, ChainOfNodes] = {}
         self._endings: dict[str, tuple[Ending, ...]] = {}
         self._seams: list[tuple[str, tuple[Gemm, ...]]] = []
@@ -116,6 +127,16 @@ class Walk:
         chains = {name: self._imported.chains[name] for name in first if placed[name].gemm.chain is not None}
         ends = [name for name in first if self._finishing and placed[name].away and placed[name].grid is None]
         endings = {name: found for name in ends if (found := self._finder.find(placed[name].members))}
+        self._convolutions = {
+            name: ConvProduct(
+                product=placed[name].gemm, nodes=[self._imported.nodes[gemm.name] for gemm in placed[name].members],
+                endings=endings.get(name, ()),
+            )
+            for name in ends if self._block and placed[name].gemm.window is not None
+        }  # fmt: skip
+        made_by = self._convolutions.values()
+        tensors = blocked_tensors(self._imported, made_by, self._weights, self._block) if made_by else ()
+        self._blocks = {name: own.blocks(self._block, tensors) for name, own in self._convolutions.items()}
         self._placed = placed
         self._levels = [
             [name for name in first if placed[name].gemm.level == level.index] for level in self._imported.workload.levels
@@ -213,14 +234,28 @@ class Walk:
     def _lowered(self, name: str, values: Mapping[str, Value]) -> Operands:
         """The operands of a product or a chain."""
         placed, nodes = self._placed[name], self._imported.nodes
-        tensors = partial(self._operand, values=values)
+        tensors, beside = partial(self._operand, values=values), partial(self._side_by_side, placed.members, values)
         if name in self._chains:
             lowered = chain_operands(self._chains[name], placed.members, nodes, tensors)
         elif name in self._endings:
-            lowered = ended_operands(placed.gemm, placed.members, self._endings[name], tensors)
+            lowered = ended_operands(placed.gemm, placed.members, self._endings[name], tensors, beside)
         else:
-            lowered = operands_of(placed.gemm, placed.members, nodes, tensors)
+            lowered = operands_of(placed.gemm, placed.members, nodes, tensors, beside)
+        if isinstance(lowered.work, Product) and self._blocks.get(name, PLAIN) != PLAIN:
+            return replace(lowered, work=replace(lowered.work, blocks=self._blocks[name]))
         return lowered if placed.grid is None else replace(lowered, work=replace(lowered.work, grid=placed.grid))
+
+    def _side_by_side(self, members: Sequence[Gemm], values: Mapping[str, Value], parts: Sequence[Array], axis: int) -> Array:
+        """B operands of a joined product; kernels of convolutions that are weights lie so once for all batches."""
+        key = tuple(gemm.name for gemm in members)
+        nodes = [self._imported.nodes[name] for name in key]
+        if any(node.op_type != "Conv" or node.input[1] in values for node in nodes):
+            return np.concatenate(parts, axis)
+        if key not in self._joined:
+            joined = np.concatenate(parts, axis)
+            joined.flags.writeable = False
+            self._joined[key] = self._engine.share(joined)
+        return self._joined[key]
 
     def _operand(self, name: str, values: Mapping[str, Value]) -> Value:
         """A tensor that devices read; a weight lies within their reach from its first use on."""

@@ -20,6 +20,7 @@ from cleave_plan.execution.server import RunResult, Walk
 from cleave_plan.execution.sharing import groups_of
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.tile import Product
+from cleave_plan.onnx_io.blocked_conv import block_size
 from cleave_plan.onnx_io.conv_kernel import Convolution, takes
 from cleave_plan.onnx_io.importer import ImportedModel, load_model
 from cleave_plan.ordering import natural
@@ -74,6 +75,7 @@ class Session:
             self._walk = Walk(
                 self._imported, placed, self._engine, runtime=runtime, progress=progress, integrity=integrity,
                 finishing=isinstance(self._engine, LocalEngine),
+                block=block_size() if self._chosen == Convolution.ONNXRUNTIME else 0,
             )  # fmt: skip
         except BaseException:
             self._engine.stop()

@@ -57,7 +57,8 @@ def image_ranges(window: ConvWindow, rows: slice) -> list[ImageRange]:
 
 
 def cut_images(window: ConvWindow, images: Array, *, rows: slice, groups: slice) -> tuple[Array, ...]:
-    """Views of ``images`` [images, groups * channels, *input] that ``rows`` of ``groups`` read, one for each range."""
+    """Views of ``images`` [images, groups * channels, *input] that ``rows`` of ``groups`` read, one for each range. Of images
+    in blocks of channels, opened, all blocks are taken: they have no groups."""
     channels = slice(groups.start * window.channels, groups.stop * window.channels)
     return tuple(
         images[(slice(place.start, place.stop), channels, *(slice(*side) for side in _sent(window, place)))]
@@ -185,16 +186,17 @@ def _sent(window: ConvWindow, place: ImageRange) -> tuple[tuple[int, int], ...]:
 
 
 def _with_padding(window: ConvWindow, images: Array, origin: tuple[int, ...], place: ImageRange) -> Array:
-    """The whole span that the rows reach, zeros where it leaves the input; ``images`` [images, channels, ...] begin at
+    """The whole span that the rows reach, zeros where it leaves the input; ``images`` [images, channels, *input, ...] begin at
     ``origin``."""
     span = window.span(place.first, place.last)
     source, target = [slice(None)] * 2, [slice(None)] * 2
-    for (begin, end), start, length in zip(span, origin, images.shape[2:], strict=True):
+    axes = 2 + len(span)
+    for (begin, end), start, length in zip(span, origin, images.shape[2:axes], strict=True):
         low, high = max(begin, start), min(end, start + length)
         high = max(low, high)
         source.append(slice(low - start, high - start))
         target.append(slice(low - begin, high - begin))
-    shape = (*images.shape[:2], *(end - begin for begin, end in span))
+    shape = (*images.shape[:2], *(end - begin for begin, end in span), *images.shape[axes:])
     inside = images[tuple(source)]
     if inside.shape == shape:
         return inside

@@ -8,6 +8,7 @@ import numpy as np
 
 from cleave_plan.kernels.arrays import Array, accumulator, as_ieee, numpy_dtype
 from cleave_plan.kernels.blocks import convolve_blocks, multiply_blocks
+from cleave_plan.kernels.channel_blocks import plain
 from cleave_plan.kernels.conv import Rooms, convolve, rooms_of_tile
 from cleave_plan.kernels.gemm import multiply_block
 from cleave_plan.kernels.quantised import Companions, decoded, exact_type, narrowed, requantised, shifted
@@ -71,7 +72,8 @@ def _sums(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], ou
 def convolve_tile(product: Product, pieces: Pieces, box: Box, working: np.dtype[Any], rooms: Rooms) -> None:
     """The sums of a convolution's tile, in ``working``, into ``rooms``."""
     assert product.window is not None
-    images = tuple(shifted(piece, pieces.along.a_zero, working) for piece in pieces.a)
+    blocked = product.blocks.a
+    images = tuple(shifted(plain(piece) if blocked else piece, pieces.along.a_zero, working) for piece in pieces.a)
     weights = _weights(product, pieces, box, working)
     if product.grid is None:
         convolve(product.window, images, weights, rows=box.rows, rooms=rooms)

@@ -15,6 +15,7 @@ import numpy as np
 
 from cleave_plan.dtypes import DType
 from cleave_plan.kernels.arrays import Array, accumulator, numpy_dtype
+from cleave_plan.kernels.channel_blocks import PLAIN, Blocks, opened, place_in_blocks, rooms_of_blocks
 from cleave_plan.kernels.conv import Rooms, copy_rooms, cut_images, rooms_of_images, rooms_of_tile
 from cleave_plan.kernels.epilogue import Epilogue
 from cleave_plan.kernels.grid import Grid
@@ -64,8 +65,8 @@ class Box(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """What every tile of a GEMM shares: its shape, the element types, the window if it is a convolution, B's packing if any,
-    the grid in whose blocks it is computed where its bits must not depend on the tile, and what is done to the sums of a
-    convolution in floating point before they are its result.
+    the grid in whose blocks it is computed where its bits must not depend on the tile, what is done to the sums of a
+    convolution in floating point before they are its result, and which of its arrays lie in blocks of channels.
     """
 
     shape: GemmShape
@@ -76,6 +77,7 @@ class Product:
     coding: Coding | None = None
     grid: Grid | None = None
     epilogue: Epilogue | None = None
+    blocks: Blocks = PLAIN
 
     @classmethod
     def of(cls, gemm: Gemm, coding: Coding | None = None) -> Product:
@@ -139,6 +141,8 @@ class Product:
         """Put a tile's result into the whole."""
         if self.window is None:
             whole[self.area(box)] = result
+        elif self.blocks.out:
+            place_in_blocks(whole, self.window, self.blocks.size, box.rows, box.columns, result)
         else:
             copy_rooms(self.window, box.rows, rooms_of_tile(result, self.window, box.rows), self.rooms(whole, box))
 
@@ -147,7 +151,8 @@ class Product:
         if self.window is None:
             return whole[self.area(box)]
         result = np.empty(box.result_shape, whole.dtype)
-        copy_rooms(self.window, box.rows, self.rooms(whole, box), rooms_of_tile(result, self.window, box.rows))
+        source = rooms_of_blocks(whole, self.blocks.size, box.columns) if self.blocks.out else self.rooms(whole, box)
+        copy_rooms(self.window, box.rows, source, rooms_of_tile(result, self.window, box.rows))
         return result
 
     def run(self, operands: Sequence[Array | None], box: Box, out: Array | None = None) -> tuple[int, Array]:
@@ -166,6 +171,9 @@ class Product:
         pieces = self.pieces(operands, box)
         if 0 in box.result_shape:
             return pieces.nbytes
+        if self.blocks.out:
+            self.place(whole, box, self.run(operands, box)[1])
+            return pieces.nbytes
         if is_direct(self, pieces, box):
             convolve_tile(self, pieces, box, whole.dtype, self.rooms(whole, box))
         else:
@@ -182,7 +190,10 @@ class Product:
     def beside(self, operands: Sequence[Array | None], box: Box) -> tuple[Array | None, Rooms | None]:
         """What a tile's epilogue reads: its part of the bias, [groups, columns], and where its addend stands."""
         bias, addend = operands[-2:]
-        return None if bias is None else bias[box.batch, box.columns], None if addend is None else self.rooms(addend, box)
+        own = None if bias is None else bias[box.batch, box.columns]
+        if addend is None:
+            return own, None
+        return own, rooms_of_blocks(addend, self.blocks.size, box.columns) if self.blocks.addend else self.rooms(addend, box)
 
     def pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
         """Views of what a tile reads of ``operands``; raises ValueError where they do not fit."""
@@ -211,7 +222,8 @@ class Pieces(NamedTuple):
 
 
 def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTHING) -> Pieces:
-    """Views of the canonical operands ``a`` (``product.a_shape``) and ``b`` (``product.b_shape``) that the tile reads.
+    """Views of the canonical operands ``a`` (``product.a_shape``) and ``b`` (``product.b_shape``) that the tile reads; those of
+    images in blocks of channels are opened.
 
     Raises ValueError when the operands have other shapes, the box leaves them (a slice would be cut short silently), or
     it cuts the K of a convolution, for which no input region is defined.
@@ -231,7 +243,8 @@ def cut(product: Product, a: Array, b: Array, box: Box, along: Companions = NOTH
     own = cut_companions(along, batch=box.batch, rows=box.rows, columns=box.columns, blocks=blocks)
     if product.window is None:
         return Pieces((a[box.batch, box.rows, box.inner],), weights, own)
-    return Pieces(cut_images(product.window, a, rows=box.rows, groups=box.batch), weights, own)
+    images = opened(a, product.blocks.size) if product.blocks.a else a
+    return Pieces(cut_images(product.window, images, rows=box.rows, groups=box.batch), weights, own)
 
 
 def whole_of(product: Product, operands: Sequence[Array | None]) -> Array:

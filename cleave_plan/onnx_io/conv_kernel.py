@@ -4,6 +4,7 @@
 It takes float32 whose kernels are the same in every run. All else is computed by NumPy (:mod:`cleave_plan.kernels.conv`): other
 element types, for most of which onnxruntime has no Conv on a CPU, and products on a grid, whose bits are promised. Whole images
 are read and written where they are; of parts of images onnxruntime is given a copy, because it takes dense arrays only.
+Images may lie in blocks of channels (:mod:`cleave_plan.onnx_io.blocked_conv`).
 
 onnxruntime is imported when the first tile is computed: what imports this module need not have it.
 """
@@ -17,32 +18,24 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+import onnx
+from onnx import helper
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.conv import (
-    FEW_POSITIONS,
-    ImageRange,
-    Rooms,
-    image_ranges,
-    padded_piece,
-    skipped_positions,
-    span_sizes,
-    whole_images,
-)
-from cleave_plan.kernels.epilogue import NOTHING_MORE, RELU, Epilogue
+from cleave_plan.kernels.channel_blocks import PLAIN, Blocks, opened
+from cleave_plan.kernels.conv import ImageRange, image_ranges, padded_piece, skipped_positions, span_sizes, whole_images
+from cleave_plan.kernels.epilogue import NOTHING_MORE, Epilogue
 from cleave_plan.kernels.tile import Box, Product
-from cleave_plan.onnx_io.ort_session import session_options
+from cleave_plan.onnx_io.blocked_conv import conv_nodes, ended, session_of
+from cleave_plan.onnx_io.conv_target import Target, target_of
 from cleave_plan.onnx_io.runtime import onnxruntime_installed
 from cleave_plan.workload.gemm import ConvWindow
 
 KEPT_BYTES = 512 << 20
 """Bytes of kernels, as the model has them, whose packed copies a worker keeps; those used longest ago go first."""
-
-_OPSET, _IR = 13, 8
 
 
 class Convolution(StrEnum):
@@ -73,7 +66,7 @@ def takes(work: Work) -> bool:
 
 class _Recipe(NamedTuple):
     """What a session computes: ranges of groups and columns of the kernels called ``kernels``, with ``pads`` around the input
-    (begins, then ends), the bytes of their bias, whether something is added, and the bounds."""
+    (begins, then ends), the bytes of their bias, whether something is added, the bounds, and what lies in blocks."""
 
     kernels: Hashable
     window: ConvWindow
@@ -83,6 +76,7 @@ class _Recipe(NamedTuple):
     bias: bytes
     adds: bool
     epilogue: Epilogue
+    blocks: Blocks
 
 
 class Convolver:
@@ -99,24 +93,28 @@ class Convolver:
         ``kernels`` names the numbers of the kernels: jobs with the same name have the same ones. Raises ValueError when the box
         leaves the product.
         """
-        window, pieces, a = product.window, product.pieces(operands, box), operands[0]
+        window, pieces, (a, b, *_) = product.window, product.pieces(operands, box), operands
         assert window is not None
         assert a is not None
+        assert b is not None
         if 0 in box.result_shape:
             return pieces.nbytes
-        bias, addend = (None, None) if product.epilogue is None else product.beside(operands, box)
+        bias, addend = (None, None) if product.epilogue is None else operands[-2:]
+        target = target_of(product, box, whole, addend)
+        weights, bias = b[box.batch, :, target.columns], None if bias is None else bias[box.batch, target.columns]
         recipe = _Recipe(
-            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop), columns=(box.n_start, box.n_stop), pads=(),
-            bias=b"" if bias is None else bias.tobytes(), adds=addend is not None, epilogue=product.epilogue or NOTHING_MORE,
+            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop),
+            columns=(target.columns.start, target.columns.stop), pads=(), bias=b"" if bias is None else bias.tobytes(),
+            adds=addend is not None, epilogue=product.epilogue or NOTHING_MORE, blocks=product.blocks,
         )  # fmt: skip
-        rooms = product.rooms(whole, box)
+        images_in = opened(a, product.blocks.size) if product.blocks.a else a
         for place, piece in zip(image_ranges(window, box.rows), pieces.a, strict=True):
             if place.positions == window.rows_per_image:
-                images, pads = whole_images(window, a, place, box.batch), _pads(window)
+                images, pads = whole_images(window, images_in, place, box.batch), _pads(window)
             else:
                 images, pads = padded_piece(window, piece, place), (0,) * 2 * len(window.kernel)
-            session = self._session(recipe._replace(pads=pads), pieces.b)
-            _run_images(session, window, place, images, rooms, addend)
+            session = self._session(recipe._replace(pads=pads), weights)
+            _run_images(session, window, place, images, target)
         return pieces.nbytes
 
     def _session(self, recipe: _Recipe, weights: Array) -> Any:
@@ -138,38 +136,54 @@ def _pads(window: ConvWindow) -> tuple[int, ...]:
     return (*window.pads, *(max(0, end) for end in ends))
 
 
-def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Array, rooms: Rooms, addend: Rooms | None) -> None:
+def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Array, target: Target) -> None:
     """Run a session on ``images``, from which it gives the positions ``place`` and, of parts of an image, some around them."""
-    sizes = window.output if place.positions == window.rows_per_image else span_sizes(window, images.shape[2:])
+    sizes = (
+        window.output
+        if place.positions == window.rows_per_image
+        else span_sizes(window, images.shape[2 : 2 + len(window.kernel)])
+    )
     skipped = skipped_positions(place, sizes)
     span = place._replace(first=place.first - skipped, last=place.first - skipped + prod(sizes) - 1)
-    step = max(1, FEW_POSITIONS // place.positions)
+    step = target.images_at_once(span)
     for first in range(place.start, place.stop, step):
         end = min(first + step, place.stop)
-        room, own = rooms(place, first, end), rooms(span, first, end)
-        shape = (end - first, own.shape[1] * own.shape[2], *sizes)
-        in_place = span == place and own.flags.c_contiguous
+        own = target.room(span, first, end)
+        in_place = span == place and target.exact and own.flags.c_contiguous
         result = own if in_place else np.empty(own.shape, own.dtype)
         binding = session.io_binding()
-        inputs = [np.ascontiguousarray(images[first - place.start : end - place.start])]
-        inputs += [] if addend is None else [np.ascontiguousarray(addend(span, first, end)).reshape(shape)]
-        for name, array in zip("xr", inputs, strict=False):
-            binding.bind_cpu_input(name, array)
+        part = np.ascontiguousarray(images[first - place.start : end - place.start])
+        # What lies in blocks has the shape of the images that it holds.
+        binding.bind_cpu_input("x", part.reshape(end - first, -1, *part.shape[2 : 2 + len(sizes)]))
+        shape = (end - first, result.size // (end - first) // prod(sizes), *sizes)
+        if target.addend is not None:
+            binding.bind_cpu_input("r", np.ascontiguousarray(target.addend(span, first, end)).reshape(shape))
         binding.bind_output("y", "cpu", 0, np.float32, shape, result.__array_interface__["data"][0])
         session.run_with_iobinding(binding)
         if not in_place:
-            room[...] = result[..., skipped : skipped + place.positions]
+            target.put(place, first, end, result, skipped)
 
 
 def _session(recipe: _Recipe, weights: Array) -> Any:
     """A convolution and what follows it, on one thread, with ``weights`` [groups, K, columns] packed."""
-    import onnxruntime
+    inputs, rank = ["x", "r"] if recipe.adds else ["x"], len(recipe.window.kernel) + 2
+    bias = np.frombuffer(recipe.bias, np.float32) if recipe.bias else None
+    if recipe.blocks != PLAIN:
+        nodes, constants = conv_nodes(
+            recipe.window, recipe.pads, weights, bias, recipe.epilogue, recipe.blocks, adds=recipe.adds
+        )  # fmt: skip
+    else:
+        nodes, constants = _standard_nodes(recipe, weights, bias)
+    return session_of(nodes, inputs, constants, rank=rank)
 
+
+def _standard_nodes(recipe: _Recipe, weights: Array, bias: Array | None) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+    """The operators of the ONNX standard that make y of x and r, and their constants."""
     window, epilogue = recipe.window, recipe.epilogue
     groups = weights.shape[0]
     constants = {"w": np.ascontiguousarray(weights.transpose(0, 2, 1)).reshape(-1, window.channels, *window.kernel)}
-    if recipe.bias:
-        constants["b"] = np.frombuffer(recipe.bias, np.float32)
+    if bias is not None:
+        constants["b"] = bias
     nodes = [
         helper.make_node(
             "Conv", ["x", *constants], ["sums"], group=groups, kernel_shape=window.kernel, strides=window.strides,
@@ -178,18 +192,4 @@ def _session(recipe: _Recipe, weights: Array) -> Any:
     ]  # fmt: skip
     if recipe.adds:
         nodes.append(helper.make_node("Add", ["sums", "r"], ["added"]))
-    last = nodes[-1].output[0]
-    if epilogue == RELU:
-        nodes.append(helper.make_node("Relu", [last], ["y"]))
-    elif epilogue.bounded:
-        constants |= {"low": np.array(epilogue.low, np.float32), "high": np.array(epilogue.high, np.float32)}
-        nodes.append(helper.make_node("Clip", [last, "low", "high"], ["y"]))
-    nodes[-1].output[0] = "y"
-    rank = len(window.kernel) + 2
-    x, r, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name in "xry")
-    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "tile", [x, r] if recipe.adds else [x], [y], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
-    options = session_options(onnxruntime)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL  # kernels in onnxruntime's own layout
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ended(nodes, epilogue, constants)

@@ -126,7 +126,13 @@ class EndingFinder:
         return None if math.isnan(low) or math.isnan(high) else Epilogue(low=low, high=high)
 
 
-def ended_operands(product: Gemm, members: Sequence[Gemm], endings: Sequence[Ending], value: Callable[[str], Value]) -> Operands:
+def ended_operands(
+    product: Gemm,
+    members: Sequence[Gemm],
+    endings: Sequence[Ending],
+    value: Callable[[str], Value],
+    beside: Callable[[Sequence[Array], int], Array] = np.concatenate,
+) -> Operands:
     """The operands of a product of convolutions and of its epilogue, as :func:`cleave_plan.onnx_io.products.operands_of` gives
     them.
 
@@ -134,7 +140,7 @@ def ended_operands(product: Gemm, members: Sequence[Gemm], endings: Sequence[End
     """
     ended = [replace(gemm, output=ending.output) for gemm, ending in zip(members, endings, strict=True)]
     nodes = {gemm.name: ending.node for gemm, ending in zip(members, endings, strict=True)}
-    operands = operands_of(product, ended, nodes, value)
+    operands = operands_of(product, ended, nodes, value, beside)
     work = operands.work
     assert isinstance(work, Product), "convolutions are no chain"
     try:

@@ -32,9 +32,14 @@ class Operands:
 
 
 def operands_of(
-    product: Gemm, members: Sequence[Gemm], nodes: Mapping[str, onnx.NodeProto], value: Callable[[str], Value]
+    product: Gemm,
+    members: Sequence[Gemm],
+    nodes: Mapping[str, onnx.NodeProto],
+    value: Callable[[str], Value],
+    beside: Callable[[Sequence[Array], int], Array] = np.concatenate,
 ) -> Operands:
-    """Lower the nodes (by GEMM name) of ``members``, which ``product`` joins; ``value`` gives a tensor by its name.
+    """Lower the nodes (by GEMM name) of ``members``, which ``product`` joins; ``value`` gives a tensor by its name, ``beside``
+    puts their B operands side by side along an axis.
 
     Raises ExecutionError when members joined by a shared operand do not really share it, or are joined along K (their sum
     is formed by a training graph's own nodes, which a forward model does not have).
@@ -63,7 +68,7 @@ def operands_of(
         }
 
     columns = -1 if first.coding is None else 1
-    b = np.concatenate([own.b for own in lowered], axis=columns)
+    b = beside([own.b for own in lowered], columns)
     return _operands(whole, first.a, b, _side_by_side([own.along for own in lowered], product.extents), finish)
 
 

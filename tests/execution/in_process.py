@@ -105,7 +105,7 @@ def run_plan(imported: ImportedModel, plan: Plan, inputs: Mapping[str, Any], *, 
     return walk_of(imported, admit(plan, imported.workload), runtime=runtime).run(dict(inputs))
 
 
-def walk_of(imported: ImportedModel, placed: Mapping[str, Placed], *, runtime: str = "auto", **options: bool) -> Walk:
+def walk_of(imported: ImportedModel, placed: Mapping[str, Placed], *, runtime: str = "auto", **options: Any) -> Walk:
     """A walk whose devices are this process."""
     engine = InProcess()
     engine.start(device_load(placed.values()))
