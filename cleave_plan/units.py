@@ -1,4 +1,5 @@
-"""Quantities as people write them ("80 Mbit/s", "1.5 GiB", "6 TFLOP/s", "13 ms", "7 W") and back, in SI inside.
+"""Quantities as people write them ("80 Mbit/s", "1.5 GiB", "6 TFLOP/s", "13 ms", "7 W", "0.05 $/h") and back, in SI inside
+(but for prices, which stay US dollars an hour).
 
 Bits and bytes never share a suffix: bits are ``bit``, bytes are ``B``; ``Mb`` and ``Mbps`` are refused because readers
 disagree on them. Decimal prefixes (k, M, G, T, P, E) are powers of 1000, binary ones (Ki, Mi, Gi, Ti, Pi, Ei) powers of
@@ -41,6 +42,7 @@ class Unit(Enum):
     FLOP_PER_S = "an arithmetic rate"
     SECONDS = "a time"
     WATT = "a power"
+    DOLLARS_PER_HOUR = "a price per hour"
 
 
 _EXAMPLES = {
@@ -50,6 +52,7 @@ _EXAMPLES = {
     Unit.FLOP_PER_S: '"6 TFLOP/s"',
     Unit.SECONDS: '"13 ms"',
     Unit.WATT: '"7 W"',
+    Unit.DOLLARS_PER_HOUR: '"0.05 $/h"',
 }
 
 
@@ -67,6 +70,7 @@ _SUFFIXES: dict[Unit, dict[str, Fraction]] = {
     Unit.FLOP_PER_S: _prefixed("FLOP/s", binary=False),
     Unit.SECONDS: _SECONDS,
     Unit.WATT: {"mW": Fraction(1, 1000)} | _prefixed("W", binary=False),
+    Unit.DOLLARS_PER_HOUR: {"$/h": Fraction(1)},
 }
 
 _CONFUSING_BITS = re.compile(r"[kKmMgGtTPE]i?b(?:ps|/s)?|[kKmMgGtTPE]i?[bB]ps|bps|Bps|b|b/s")
@@ -74,7 +78,7 @@ _CONFUSING_FLOPS = re.compile(r"([kMGTPE]?)(?:FLOPS|FLOPs|FLOPS/s|FLOPs/s|OPS|fl
 
 
 def parse(text: str | int | float, unit: Unit, where: str, *, unlimited: bool = False) -> float:
-    """The quantity in SI (bytes, bytes/s, FLOP, FLOP/s, seconds, watt), 0 or more.
+    """The quantity in SI (bytes, bytes/s, FLOP, FLOP/s, seconds, watt; dollars an hour), 0 or more.
 
     ``text`` is a number with its suffix, the space between them optional. A plain number is refused unless it is 0.
     ``where`` names the place for the error; ``unlimited`` also allows that word, for infinity.
@@ -164,6 +168,8 @@ def _ladder(unit: Unit, bits: bool) -> tuple[tuple[str, int], ...]:
     """Suffixes with their power of ten, the smallest first, that formatting picks from."""
     if unit is Unit.SECONDS:
         return ("ns", -9), ("µs", -6), ("ms", -3), ("s", 0)
+    if unit is Unit.DOLLARS_PER_HOUR:
+        return (("$/h", 0),)
     base = {Unit.BYTES: "B", Unit.BYTES_PER_S: "bit/s" if bits else "B/s", Unit.FLOP: "FLOP", Unit.FLOP_PER_S: "FLOP/s"}.get(
         unit, "W"
     )

@@ -63,7 +63,7 @@ def compare(
         fleet = with_servers(fleet, servers)
     with progress_bar("comparing") as progress:
         found, samples = compare_strategies(workload, fleet, devices=counts, batch=batch, progress=progress)
-    subject = Subject(model=workload.name, fleet=fleet.name, batch=samples, training=training)
+    subject = Subject(model=workload.name, fleet=fleet, batch=samples, training=training)
     if as_json:
         emit_json(comparison_document(found, subject))
     else:

@@ -86,6 +86,7 @@ class Device:
     latency_s: float
     memory_bytes: float
     power_watt: float | None = None
+    dollars_per_hour: float | None = None
     efficiency: tuple[EfficiencyPoint, ...] = ()
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     spread: Mapping[str, Spread] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class Device:
         _require_positive(owner, "memory_bytes", self.memory_bytes)
         if self.power_watt is not None:
             _require_positive(owner, "power_watt", self.power_watt, zero=True)
+        if self.dollars_per_hour is not None:
+            _require_positive(owner, "dollars_per_hour", self.dollars_per_hour, zero=True)
         for point in self.efficiency:
             _require_positive(owner, "efficiency flop", point.flop)
             if not 0 < point.fraction <= 1:
@@ -138,6 +141,7 @@ class Server:
     memory_bandwidth_bytes_per_s: float
     egress_bytes_per_s: float
     ingress_bytes_per_s: float
+    dollars_per_hour: float | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,6 +154,8 @@ class Server:
         _require_positive(owner, "memory_bandwidth_bytes_per_s", self.memory_bandwidth_bytes_per_s)
         _require_positive(owner, "egress_bytes_per_s", self.egress_bytes_per_s, infinite=True)
         _require_positive(owner, "ingress_bytes_per_s", self.ingress_bytes_per_s, infinite=True)
+        if self.dollars_per_hour is not None:
+            _require_positive(owner, "dollars_per_hour", self.dollars_per_hour, zero=True)
 
     def rate(self, dtype: DType) -> float:
         """Sustained FLOP/s for ``dtype``; raises MissingFigureError when neither it nor "any" is known."""

@@ -1,7 +1,8 @@
 """Figures by name: which a device, link or server has, in which unit, and how a device is put together from them.
 
 Names are the keys of fleet files: ``flops.float32`` (sustained FLOP/s for one element type, ``flops.any`` for all),
-``downlink``, ``uplink``, ``latency``, ``memory``, ``power``; servers have ``memory_bandwidth``, ``egress``, ``ingress``.
+``downlink``, ``uplink``, ``latency``, ``memory``, ``power``, ``price``; servers have ``memory_bandwidth``, ``egress``,
+``ingress`` and ``price`` (what an hour of it costs).
 The catalogue and the profile database also know ``peak.float32`` (a data sheet's peak), ``sustained`` (the share of its
 peak that a device holds under load) and ``overhead`` (seconds per message, which a device pays with its latency).
 """
@@ -49,15 +50,18 @@ LINK_SPECS = {
     "uplink": FigureSpec(unit=Unit.BYTES_PER_S, field="uplink_bytes_per_s", bits=True),
     "latency": FigureSpec(unit=Unit.SECONDS, field="latency_s", zero=True),
 }
+PRICE_SPEC = FigureSpec(unit=Unit.DOLLARS_PER_HOUR, field="dollars_per_hour", zero=True, optional=True)
 DEVICE_SPECS = LINK_SPECS | {
     "memory": FigureSpec(unit=Unit.BYTES, field="memory_bytes"),
     "power": FigureSpec(unit=Unit.WATT, field="power_watt", zero=True, optional=True),
+    "price": PRICE_SPEC,
 }
 SERVER_SPECS = {
     "memory": FigureSpec(unit=Unit.BYTES, field="memory_bytes", unlimited=True),
     "memory_bandwidth": FigureSpec(unit=Unit.BYTES_PER_S, field="memory_bandwidth_bytes_per_s"),
     "egress": FigureSpec(unit=Unit.BYTES_PER_S, field="egress_bytes_per_s", unlimited=True, bits=True),
     "ingress": FigureSpec(unit=Unit.BYTES_PER_S, field="ingress_bytes_per_s", unlimited=True, bits=True),
+    "price": PRICE_SPEC,
 }
 OVERHEAD_SPEC = FigureSpec(unit=Unit.SECONDS, field="", zero=True)
 

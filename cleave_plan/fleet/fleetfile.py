@@ -7,7 +7,7 @@
     devices:
       - {name: laptop, catalogue: apple-m4, link: us-fixed-2023, memory: 4 GB}
       - {name: phone, count: 3, flops: {float32: 1.1 TFLOP/s, float16: 2.2 TFLOP/s}, downlink: 97 Mbit/s, uplink: 9 Mbit/s,
-         latency: 31 ms, memory: 1.5 GB, power: 5 W, efficiency: [[1 MFLOP, 0.1], [1 GFLOP, 0.9]],
+         latency: 31 ms, memory: 1.5 GB, power: 5 W, price: 0.02 $/h, efficiency: [[1 MFLOP, 0.1], [1 GFLOP, 0.9]],
          provenance: {downlink: {quality: measured, source: speed test at home, date: 2025-11-02}}}
 
 ``flops`` is one figure for every element type or a mapping. ``catalogue`` and ``link`` name entries of the shipped
@@ -43,6 +43,7 @@ __all__ = ["dump_fleet", "load_fleet", "parse_fleet", "save_fleet"]
 LARGEST_FLEET = 1_000_000
 _ROOT_KEYS = ("schema", "name", "sources", "provenance", "curves", "servers", "devices", "table")
 _SERVER_KEYS = ("name", "count", FLOPS, *SERVER_SPECS, PROVENANCE)
+_SERVER_NEEDS = ("name", FLOPS, *(name for name, spec in SERVER_SPECS.items() if not spec.optional))
 _DEVICE_KEYS = ("name", "count", "catalogue", "link", FLOPS, *DEVICE_SPECS, EFFICIENCY, PROVENANCE, SPREAD)
 _PASTE_SERVERS = (
     "paste and adapt: servers: [{name: server-1, flops: 1 TFLOP/s, memory: 4 TB, memory_bandwidth: 200 GB/s, "
@@ -86,8 +87,9 @@ def _read_servers(value: object, shared: Shared, place: str) -> list[Server]:
     servers: list[Server] = []
     for index, item in enumerate(expect_list(value, place, "servers", remedy=_PASTE_SERVERS)):
         here = f"{place}[{index}]"
-        entry = expect_mapping(item, here, keys=_SERVER_KEYS, required=("name", FLOPS, *SERVER_SPECS))
-        fields = {spec.field: read_figure(entry[key], spec, f"{here}.{key}") for key, spec in SERVER_SPECS.items()}
+        entry = expect_mapping(item, here, keys=_SERVER_KEYS, required=_SERVER_NEEDS)
+        given = {key: spec for key, spec in SERVER_SPECS.items() if key in entry}
+        fields = {spec.field: read_figure(entry[key], spec, f"{here}.{key}") for key, spec in given.items()}
         flops = read_flops(entry[FLOPS], f"{here}.{FLOPS}")
         server = Server(
             name=expect_name(entry["name"], f"{here}.name"),

@@ -142,4 +142,5 @@ def write_table(devices: Iterable[Device], provenance: Callable[[Device], str], 
     return ["table:", f"  columns: [{', '.join(heads)}]", "  rows: |", *("    " + line for line in out.getvalue().splitlines())]
 
 
-_SI = {FLOPS: "FLOP/s", "downlink": "B/s", "uplink": "B/s", "latency": "s", "memory": "B", "power": "W"}
+_SI = {FLOPS: "FLOP/s", "downlink": "B/s", "uplink": "B/s", "latency": "s", "memory": "B", "power": "W",
+       "price": "$/h"}  # fmt: skip

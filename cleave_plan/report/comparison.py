@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from cleave_plan.fleet.device import Device, Fleet, Server
+from cleave_plan.fleet.provenance import provenance_of
 from cleave_plan.report.tables import Column, Fact, Screen, Sheet
 from cleave_plan.simulation.baselines.server_centred import ACCELERATORS, TWO_DIMENSIONAL
-from cleave_plan.simulation.compare import DEVICE_RIVALS, DOLLARS_PER_KWH, HEARTBEAT_S, OURS, WORTH, Comparison, Row
+from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, WORTH, Comparison, Row
+from cleave_plan.simulation.expense import DOLLARS_PER_KWH
 from cleave_plan.units import Unit, count, format_value, plural
 
 NOTES = (
@@ -27,19 +31,43 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is compared: names of model and fleet, samples of a batch, and whether it is a training step."""
+    """What is compared: the model's name, the fleet, samples of a batch, and whether it is a training step."""
 
     model: str
-    fleet: str
+    fleet: Fleet
     batch: int
     training: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any figure must know."""
+        members: dict[str, Sequence[Device] | Sequence[Server]] = {"devices": self.fleet.devices, "servers": self.fleet.servers}
+        told = "; ".join(f"{name} {_prices(owners)}" for name, owners in members.items())
+        missing = any(owner.dollars_per_hour is None for owners in members.values() for owner in owners)
+        remedy = ". What needs one that is missing has no rent: state it as `price: 0.05 $/h`, or 0 $/h of what is there anyway"
+        return (
+            *NOTES,
+            "rent of a batch: the devices used (of rivals, at the fleet's mean price) and the servers of what needs them, each "
+            f"at its price an hour for the batch time; of clouds as their cost. Prices of this fleet: {told}{remedy * missing}",
+        )
+
+
+def _prices(members: Sequence[Device] | Sequence[Server]) -> str:
+    """How many of them have a price, and who says so."""
+    priced = [member for member in members if member.dollars_per_hour is not None]
+    if not priced:
+        return "not stated"
+    sources = dict.fromkeys(provenance_of(member, "price") for member in priced)
+    dates = {one: f", {one.date}" if one.date else "" for one in sources}
+    told = " and ".join(f"{one.quality.value} ({one.source}{dates[one]})" for one in sources)
+    return told if len(priced) == len(members) else f"{told}, of {count(len(priced))} in {count(len(members))}"
 
 
 def comparison_document(found: Comparison, subject: Subject) -> dict[str, Any]:
     """The JSON document of ``compare``; a strategy that cannot run has null times and its reason."""
     return {
-        "kind": "comparison", "model": subject.model, "fleet": subject.fleet, "batch": subject.batch,
-        "training": subject.training, "notes": list(NOTES),
+        "kind": "comparison", "model": subject.model, "fleet": subject.fleet.name, "batch": subject.batch,
+        "training": subject.training, "notes": list(subject.notes),
         "rows": [row_document(row) for row in found.rows],
         "usable": [
             {"system": name, "memory_limited": memory, "devices": devices} for (name, memory), devices in found.usable.items()
@@ -55,8 +83,7 @@ def row_document(row: Row) -> dict[str, Any]:
         "devices": row.devices, "system": o.name, "memory_limited": row.memory, "batch_s": _finite(o.batch_s),
         "executed_s": row.executed_s, "bound_s": row.bound_s, "degrees": dict(o.degrees), "devices_used": o.devices_used,
         "device_down_bytes": o.down_bytes, "device_up_bytes": o.up_bytes, "device_memory_bytes": o.memory_bytes,
-        "recovery_s": _finite(o.recovery_s), "recovery": o.recovery, "energy_wh": row.energy_wh,
-        "cost_dollars": row.cost_dollars, "reason": o.reason,
+        "recovery_s": _finite(o.recovery_s), "recovery": o.recovery, **asdict(row.expense), "reason": o.reason,
     }  # fmt: skip
 
 
@@ -68,9 +95,9 @@ def comparison_text(found: Comparison, subject: Subject, screen: Screen) -> str:
     """A table for each number of devices, and how many devices each strategy can use."""
     sheet = Sheet(screen)
     work = "a training step" if subject.training else "a forward pass"
-    sheet.heading(f"Strategies for {subject.model} over {subject.fleet}")
+    sheet.heading(f"Strategies for {subject.model} over {subject.fleet.name}")
     sheet.facts([Fact("work", f"{work} of {plural(subject.batch, 'sample')}")])
-    sheet.notes(NOTES)
+    sheet.notes(subject.notes)
     for devices in sorted({row.devices for row in found.rows}):
         sheet.heading(plural(devices, "device"))
         sheet.table(*_table([row for row in found.rows if row.devices == devices]))
@@ -112,7 +139,7 @@ def _table(rows: list[Row]) -> tuple[list[Column], list[list[str]]]:
     columns = [
         Column("system", numeric=False), Column("batch time"), Column("memory lifted"), Column("devices"),
         Column("degrees", numeric=False), Column("down a device"), Column("up a device"), Column("memory"), Column("recovery"),
-        Column("energy"), Column("cost"),
+        Column("energy"), Column("cost"), Column("rent"),
     ]  # fmt: skip
     names = dict.fromkeys(row.outcome.name for row in rows)
     return columns, [_line([row for row in rows if row.outcome.name == name]) for name in names]
@@ -125,13 +152,13 @@ def _line(rows: list[Row]) -> list[str]:
     assert able is not None
     o = able.outcome
     degrees = ", ".join(f"{key} {value}" for key, value in o.degrees.items())
-    unknown = "unknown" if math.isfinite(o.batch_s) else ""  # a device's watts are missing; what does not run takes none
+    unknown = "unknown" if math.isfinite(o.batch_s) else ""  # a figure is missing; what does not run takes none
     within, free = ("" if row is None else _time(row.outcome.batch_s) for row in (limited, lifted))
     return [
         o.name, within, free, count(o.devices_used) if o.devices_used else "", degrees, _bytes(o.down_bytes), _bytes(o.up_bytes),
         _bytes(o.memory_bytes), format_value(o.recovery_s, Unit.SECONDS) if math.isfinite(o.recovery_s) else "",
-        unknown if able.energy_wh is None else f"{able.energy_wh:.4g} Wh",
-        unknown if able.cost_dollars is None else f"${able.cost_dollars:.3g}",
+        unknown if able.expense.energy_wh is None else f"{able.expense.energy_wh:.4g} Wh",
+        *(unknown if told is None else f"${told:.3g}" for told in (able.expense.cost_dollars, able.expense.rent_dollars)),
     ]  # fmt: skip
 
 

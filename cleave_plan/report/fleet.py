@@ -107,6 +107,9 @@ def _device_table(devices: Sequence[Device]) -> tuple[list[Column], list[list[st
     if any(device.power_watt is not None for device in devices):
         columns.append(Column("power"))
         cells.append(lambda d: "" if d.power_watt is None else format_value(d.power_watt, Unit.WATT))
+    if any(device.dollars_per_hour is not None for device in devices):
+        columns.append(Column("price"))
+        cells.append(_price)
     if any(device.efficiency for device in devices):
         columns.append(Column("curve", numeric=False))
         cells.append(lambda d: f"{len(d.efficiency)} points" if d.efficiency else "flat")
@@ -120,17 +123,23 @@ def _device_table(devices: Sequence[Device]) -> tuple[list[Column], list[list[st
 
 def _server_table(servers: Sequence[Server]) -> tuple[list[Column], list[list[str]]]:
     figures = [Column(header) for header in ("FLOP/s", "memory", "bandwidth", "egress", "ingress")]
-    columns = [Column("server", numeric=False), *figures, Column("known as", numeric=False)]
+    priced = any(server.dollars_per_hour is not None for server in servers)
+    columns = [Column("server", numeric=False), *figures, *([Column("price")] if priced else [])]
+    columns.append(Column("known as", numeric=False))
     rows = [
         [
             server.name, _rates(server), format_value(server.memory_bytes, Unit.BYTES),
             format_value(server.memory_bandwidth_bytes_per_s, Unit.BYTES_PER_S),
-            _link(server.egress_bytes_per_s), _link(server.ingress_bytes_per_s),
+            _link(server.egress_bytes_per_s), _link(server.ingress_bytes_per_s), *([_price(server)] if priced else []),
             _qualities(server),
         ]
         for server in servers
     ]  # fmt: skip
     return columns, rows
+
+
+def _price(member: Device | Server) -> str:
+    return "" if member.dollars_per_hour is None else format_value(member.dollars_per_hour, Unit.DOLLARS_PER_HOUR)
 
 
 def _link(value: float) -> str:

@@ -10,10 +10,7 @@ and on up to ``MOST_DEVICES`` where a fleet of that size can be had.
 *Recovery* of ours: what the device with the largest tile of the longest level was to compute is planned again over the
 others as a run does it (:mod:`cleave_plan.planning.recut`), and computed; ``HEARTBEAT_S`` passes before anyone notices (assumed).
 
-*Energy*: busy seconds times each device's watts, where every device has that figure; devices of a rival are busy all the time, at
-the fleet's mean watts (which of them it uses is not told).
-*Cost*: that energy at ``DOLLARS_PER_KWH`` (devices are there anyway, the servers are not counted), or the assumed price of a
-cloud's GPUs for the time.
+*Energy* and money: :mod:`~cleave_plan.simulation.expense`.
 """
 
 from __future__ import annotations
@@ -38,6 +35,7 @@ from cleave_plan.simulation.baselines.setting import Outcome, Setting, setting_o
 from cleave_plan.simulation.baselines.sharded import sharded_data_parallel
 from cleave_plan.simulation.baselines.swarm import swarm
 from cleave_plan.simulation.baselines.tensor import tensor_parallel
+from cleave_plan.simulation.expense import UNKNOWN, Expense, of_cloud, of_plan, of_rival
 from cleave_plan.simulation.work import PlanWork, plan_work
 from cleave_plan.workload.graph import Workload
 
@@ -46,9 +44,6 @@ WORTH = 0.05
 """Share of the batch time that doubling the devices must save to be worth it."""
 
 MOST_DEVICES = 8192
-DOLLARS_PER_KWH = 0.16
-"""US average of homes in 2023 (EIA, Electric Power Annual)."""
-
 HEARTBEAT_S = 1.0
 
 DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
@@ -60,16 +55,14 @@ DEVICE_RIVALS: Mapping[str, Callable[[Setting], Outcome]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One strategy at one number of devices. ``memory``: whether the devices' memory limits it. ``executed_s``: of ours, by
-    executed cost. ``energy_wh``: None where a device's power is not known. ``cost_dollars``: of a batch, what that energy costs,
-    or what a cloud asks for the time."""
+    executed cost."""
 
     devices: int
     memory: bool
     outcome: Outcome
     executed_s: float | None = None
     bound_s: float | None = None
-    energy_wh: float | None = None
-    cost_dollars: float | None = None
+    expense: Expense = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,35 +125,19 @@ def rivals(workload: Workload, fleet: Fleet, batch: int, *, progress: Progress =
         limited = rival(setting)  # runs with memory lifted too, and a search is not exhaustive
         lifted = min(limited, rival(setting.without_memory()), key=lambda found: found.batch_s)
         for memory, found in ((True, limited), (False, lifted)):
-            rows.append(Row(devices=devices, memory=memory, outcome=found, **_priced(_energy(found, fleet))))
+            rows.append(Row(devices=devices, memory=memory, outcome=found, expense=of_rival(found, fleet)))
+    planned, alone = two_dimensional(workload, fleet), single_server(workload, fleet)
     return [
         *rows,
-        Row(devices=devices, memory=False, outcome=two_dimensional(workload, fleet)),
-        Row(devices=devices, memory=True, outcome=single_server(workload, fleet)),
+        Row(devices=devices, memory=False, outcome=planned, expense=of_rival(planned, fleet, fleet.servers)),
+        Row(devices=devices, memory=True, outcome=alone, expense=of_rival(alone, fleet, fleet.servers[:1])),
         *(_cloud_row(workload, devices, place) for place in range(len(ACCELERATORS))),
     ]
 
 
 def _cloud_row(workload: Workload, devices: int, place: int) -> Row:
-    accelerator = ACCELERATORS[place]
-    found = cloud(workload, accelerator)
-    watts = found.devices_used * accelerator.power_watt
-    hours = found.batch_s / 3600
-    dollars = found.devices_used * accelerator.dollars_per_hour * hours
-    return Row(devices=devices, memory=True, outcome=found, energy_wh=watts * hours, cost_dollars=dollars)
-
-
-def _priced(energy_wh: float | None) -> dict[str, float | None]:
-    """Energy and what it costs, as fields of a row."""
-    return {"energy_wh": energy_wh, "cost_dollars": None if energy_wh is None else energy_wh / 1000 * DOLLARS_PER_KWH}
-
-
-def _energy(found: Outcome, fleet: Fleet) -> float | None:
-    """Watt-hours of the devices that a rival uses, at the mean power of the fleet; None when a figure is missing."""
-    watts = [device.power_watt for device in fleet.devices]
-    if not math.isfinite(found.batch_s) or any(watt is None for watt in watts):
-        return None
-    return found.devices_used * float(np.mean([watt or 0.0 for watt in watts])) * found.batch_s / 3600
+    found = cloud(workload, ACCELERATORS[place])
+    return Row(devices=devices, memory=True, outcome=found, expense=of_cloud(found, ACCELERATORS[place]))
 
 
 def usable_devices(rows: Sequence[Row]) -> dict[tuple[str, bool], int]:
@@ -186,8 +163,6 @@ def ours(workload: Workload, fleet: Fleet, made: Plan) -> Row:
         busy += times * kind.load.executed_s
         down += times * np.bincount(kind.device, kind.down_bytes, minlength=len(busy))
         up += times * np.bincount(kind.device, kind.up_bytes, minlength=len(busy))
-    watts = [device.power_watt for device in fleet.devices]
-    energy = None if any(watt is None for watt in watts) else float(busy @ np.array([watt or 0.0 for watt in watts])) / 3600
     outcome = Outcome(
         name=OURS, batch_s=p.ideal_levels_s + p.server_operators_s, devices_used=p.devices_used,
         down_bytes=float(down.max()), up_bytes=float(up.max()), memory_bytes=max(p.device_memory_bytes.values(), default=0.0),
@@ -195,8 +170,9 @@ def ours(workload: Workload, fleet: Fleet, made: Plan) -> Row:
         recovery="the lost tiles are planned over the others and computed again",
     )  # fmt: skip
     return Row(
-        devices=len(fleet.devices), memory=True, outcome=outcome, executed_s=p.batch_s, bound_s=p.bound_s, **_priced(energy)
-    )
+        devices=len(fleet.devices), memory=True, outcome=outcome, executed_s=p.batch_s, bound_s=p.bound_s,
+        expense=of_plan(outcome.batch_s, busy, fleet, made.server_names),
+    )  # fmt: skip
 
 
 def recovery_seconds(made: Plan, laid: PlanWork, workload: Workload, failures: int = 1) -> float:

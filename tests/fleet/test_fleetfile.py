@@ -71,8 +71,9 @@ devices:
     latency: 0
     memory: 1 GB
     power: 5 W
+    price: 0.02 $/h
     efficiency: small
-    provenance: {downlink: ookla, flops: {quality: assumed, source: a guess}}
+    provenance: {downlink: ookla, flops: {quality: assumed, source: a guess}, price: {quality: specified, source: a rental}}
   - {name: other, flops: 1 TFLOP/s, downlink: 1 MB/s, uplink: 1 MB/s, latency: 1 ms, memory: 1 GB,
      efficiency: [[2 GFLOP, 0.5]], provenance: links}
 """
@@ -82,7 +83,8 @@ devices:
     assert (first.name, second.name) == ("phone-1", "phone-2")
     assert first.flop_per_s == {"float32": 1e12, "float16": 2e12}
     assert first.efficiency == (EfficiencyPoint(flop=1e6, fraction=0.25), EfficiencyPoint(flop=1e9, fraction=1.0))
-    assert (first.power_watt, first.latency_s) == (5.0, 0.0)
+    assert (first.power_watt, first.latency_s, first.dollars_per_hour, other.dollars_per_hour) == (5.0, 0.0, 0.02, None)
+    assert provenance_of(first, "price") == Provenance(quality=Quality.SPECIFIED, source="a rental")
     assert provenance_of(first, "downlink") == ookla
     assert provenance_of(first, "flops.float16") == Provenance(quality=Quality.ASSUMED, source="a guess")
     assert provenance_of(first, "memory") == BY_THE_FLEET
@@ -336,18 +338,21 @@ def with_spread(device: Device, share: float | None, samples: int) -> Device:
     return replace(device, spread=quartiles)
 
 
+PRICES = st.none() | st.floats(0, 1e4)
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
     """Any fleet that a file can hold."""
     device = st.builds(
         Device, name=NAMES, flop_per_s=FLOPS, downlink_bytes_per_s=RATES, uplink_bytes_per_s=RATES,
         latency_s=st.floats(0, 10), memory_bytes=RATES, power_watt=st.none() | st.floats(0, 1e3), efficiency=CURVES,
-        provenance=MARKS,
+        dollars_per_hour=PRICES, provenance=MARKS,
     )  # fmt: skip
     server = st.builds(
         Server, name=NAMES, flop_per_s=FLOPS, memory_bytes=RATES | st.just(math.inf), memory_bandwidth_bytes_per_s=RATES,
         egress_bytes_per_s=RATES | st.just(math.inf), ingress_bytes_per_s=RATES | st.just(math.inf),
-        provenance=st.dictionaries(st.sampled_from(["flops", "egress"]), SOURCES),
+        dollars_per_hour=PRICES, provenance=st.dictionaries(st.sampled_from(["flops", "egress", "price"]), SOURCES),
     )  # fmt: skip
     spread = st.builds(with_spread, device, st.none() | st.floats(0.1, 1), st.integers(1, 99))
     devices = draw(st.lists(spread, min_size=1, max_size=4, unique_by=lambda member: member.name))

@@ -41,7 +41,7 @@ def write_pages(folder: Path, *, devices: int = 5) -> dict[str, Path]:
     told = churn_document(churned, plan, {"churn": "failures=1 min", "seed": 0})
     (folder / "churn.json").write_text(json.dumps(told))
     found, samples = compare_strategies(workload, fleet, devices=[2, devices], without={"inner"})
-    subject = Subject(model=workload.name, fleet=fleet.name, batch=samples, training=False)
+    subject = Subject(model=workload.name, fleet=fleet, batch=samples, training=False)
     (folder / "comparison.json").write_text(json.dumps(comparison_document(found, subject)))
     played = emulate_run(plan, model, fleet, draw_inputs(plan, model), workers=2)
     run = run_document(played.result, None, inputs="drawn with seed 0", outputs=None, comparison=played.comparison)

@@ -17,6 +17,7 @@ from cleave_plan.report.page.comparison import comparison_page
 from cleave_plan.report.tables import Screen
 from cleave_plan.simulation.baselines.setting import Outcome
 from cleave_plan.simulation.compare import DEVICE_RIVALS, HEARTBEAT_S, OURS, Row, usable_devices
+from cleave_plan.simulation.expense import UNKNOWN
 from cleave_plan.workload.graph import TensorInfo, Workload
 
 
@@ -57,10 +58,10 @@ def test_traffic_and_recovery_of_one_level_by_hand() -> None:
     assert mine.outcome.up_bytes == pytest.approx(32 * 20 * 4)
     # the kept operand (20 x 20) arrives in 16 s, then the result (2,560 B at 50 B/s) leaves beside the rows
     assert mine.outcome.recovery_s == pytest.approx(HEARTBEAT_S + 16 + 51.2)
-    assert mine.energy_wh == pytest.approx(2 * 36 * (16 + 51.2) / 3600)
-    assert mine.cost_dollars == pytest.approx(mine.energy_wh / 1000 * 0.16)
+    assert mine.expense.energy_wh == pytest.approx(2 * 36 * (16 + 51.2) / 3600)
+    assert mine.expense.cost_dollars == pytest.approx(mine.expense.energy_wh / 1000 * 0.16)
     h100 = next(row for row in found.rows if row.outcome.name == "H100 80 GB")
-    assert h100.cost_dollars == pytest.approx(h100.outcome.batch_s / 3600 * 3.0)
+    assert h100.expense.cost_dollars == pytest.approx(h100.outcome.batch_s / 3600 * 3.0)
 
 
 def test_energy_of_unequal_watts_by_hand() -> None:
@@ -71,15 +72,38 @@ def test_energy_of_unequal_watts_by_hand() -> None:
     fleet = fleet_of(devices, [server(flop_per_s={"any": 1e-3})])
     found, _ = compare_strategies(workload, fleet, devices=[2], batch=1, without={"inner", "server"})
     mine = next(row for row in found.rows if row.outcome.name == OURS)
-    assert mine.energy_wh == pytest.approx(1.344)
-    assert mine.cost_dollars == pytest.approx(1.344e-3 * 0.16)
+    assert mine.expense.energy_wh == pytest.approx(1.344)
+    assert mine.expense.cost_dollars == pytest.approx(1.344e-3 * 0.16)
     rivals = [row for row in found.rows if row.outcome.name in DEVICE_RIVALS and math.isfinite(row.outcome.batch_s)]
     assert {row.outcome.devices_used for row in rivals} == {1, 2}
     for row in rivals:
-        assert row.energy_wh == pytest.approx(row.outcome.devices_used * 36 * row.outcome.batch_s / 3600)
+        assert row.expense.energy_wh == pytest.approx(row.outcome.devices_used * 36 * row.outcome.batch_s / 3600)
     free = replace(fleet, devices=(replace(devices[0], power_watt=0.0), devices[1]))
     found, _ = compare_strategies(workload, free, devices=[2], batch=1, without={"inner", "server"})
-    assert next(row for row in found.rows if row.outcome.name == OURS).energy_wh == pytest.approx(54 * 67.2 / 3600)
+    assert next(row for row in found.rows if row.outcome.name == OURS).expense.energy_wh == pytest.approx(54 * 67.2 / 3600)
+
+
+def test_rent_by_hand() -> None:
+    """Devices at 36 and 72 dollars an hour and a server at 18: ours rents all three for its batch, a rival devices at 54 each.
+    Without the server's price ours is unknown, a rival's is not; with a server that is there anyway (0) the devices' remains."""
+    workload = workload_of([gemm_of("g", (1, 64, 20, 20))])
+    devices = [device("d0", dollars_per_hour=36.0), device("d1", dollars_per_hour=72.0)]
+    rents = {}
+    for price in (18.0, None, 0.0):
+        fleet = fleet_of(devices, [server(flop_per_s={"any": 1e-3}, dollars_per_hour=price)])
+        found, samples = compare_strategies(workload, fleet, devices=[2], batch=1, without={"inner", "server"})
+        mine = next(row for row in found.rows if row.outcome.name == OURS)
+        rents[price] = mine.expense.rent_dollars
+        hours = mine.outcome.batch_s / 3600
+        for row in found.rows:
+            if row.outcome.name in DEVICE_RIVALS and math.isfinite(row.outcome.batch_s):
+                assert row.expense.rent_dollars == pytest.approx(row.outcome.devices_used * 54 * row.outcome.batch_s / 3600)
+        h100 = next(row for row in found.rows if row.outcome.name == "H100 80 GB").expense
+        assert h100.rent_dollars == h100.cost_dollars
+        document = comparison_document(found, Subject(model="m", fleet=fleet, batch=samples, training=False))
+        assert ("servers not stated. What needs one" in document["notes"][-1]) == (price is None)
+        assert "devices specified (the fleet itself)" in document["notes"][-1]
+    assert rents == {18.0: pytest.approx(hours * 126), None: None, 0.0: pytest.approx(hours * 108)}
 
 
 def test_energy_needs_every_figure() -> None:
@@ -87,13 +111,13 @@ def test_energy_needs_every_figure() -> None:
     workload, fleet = case(2)
     some = replace(fleet, devices=(fleet.devices[0], replace(fleet.devices[1], power_watt=None)))
     found, samples = compare_strategies(workload, some, devices=[2])
-    assert all(row.energy_wh is row.cost_dollars is None for row in found.rows if row.outcome.name in {OURS, *DEVICE_RIVALS})
-    subject = Subject(model="m", fleet="f", batch=samples, training=False)
+    assert all(row.expense == UNKNOWN for row in found.rows if row.outcome.name in {OURS, *DEVICE_RIVALS})
+    subject = Subject(model="m", fleet=some, batch=samples, training=False)
     document = comparison_document(found, subject)
     ours = next(row for row in document["rows"] if row["system"] == OURS)
     assert (ours["energy_wh"], ours["cost_dollars"]) == (None, None)
     line = next(line for line in comparison_text(found, subject, Screen(width=250)).splitlines() if line.strip().startswith(OURS))
-    assert line.split()[-2:] == ["unknown", "unknown"]
+    assert line.split()[-3:] == ["unknown"] * 3
     energy = next(chart for chart in comparison_page(document).sections[0].charts if chart.title == "Energy")
     assert {name for one in energy.data for name in one.columns["system"]} == {"A100 80 GB", "H100 80 GB"}
 

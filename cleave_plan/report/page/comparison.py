@@ -18,6 +18,12 @@ CURVES = (
     ("recovery_s", "Recovery", "seconds", "Seconds until work goes on after one device failed."),
     ("energy_wh", "Energy", "Wh", "Watt-hours of a batch, where the watts of every device are known; servers not counted."),
     ("cost_dollars", "Cost", "US$", "US dollars for a batch: energy of devices, servers not counted; of clouds the GPUs' time."),
+    (
+        "rent_dollars",
+        "Rent",
+        "US$",
+        "US dollars for a batch: devices and servers at their prices an hour, where all are stated.",
+    ),
 )
 
 
@@ -44,7 +50,7 @@ def _sentence(note: str) -> str:
 def _curve(rows: Sequence[Mapping[str, Any]], names: list[str], key: str, title: str, unit: str, caption: str) -> Chart | None:
     sets = []
     for memory, label in ((True, "within the devices' memory"), (False, "memory lifted")):
-        mine = [row for row in rows if row[key] and (row["memory_limited"] == memory or _alone(rows, row["system"]))]
+        mine = [row for row in rows if row.get(key) and (row["memory_limited"] == memory or _alone(rows, row["system"]))]
         if mine:
             sets.append(Data(label=label, columns={
                 "devices": [row["devices"] for row in mine], unit: [row[key] for row in mine],
