@@ -62,7 +62,7 @@ _KEPT = 4
 _PLACES, _CLOSER = (10, 14, 18, 22, 26), 0.99
 """Intervals of devices in the turns of a longer search, and the time for which slabs are then made, of the best known."""
 
-_POOL, _STEPS = 3, 1500
+_POOL, _STEPS = 3, 500
 """Arrangements that are annealed in turn, and the steps of one turn."""
 
 _WORTH = 1.01

@@ -4,11 +4,13 @@ The time T is held a little under the best known one and what is reached by T gr
 of several the depths. Slab s reaches the depth kappa_s at which the widths W_s of its strips add up to its plane N_s, so a
 change of its strips that widens them by dW at that depth deepens it by
 
-    d kappa_s  =  dW * kappa_s / (e_s * N_s) ,     e_s = - d log W_s / d log kappa_s
+    d kappa_s  =  dW / (- dW_s/d kappa_s) ,    - dW_s/d kappa_s  =  sum over strips  (-dH/d kappa) / (-dH/dw)
+
+where H(w, kappa) are the rows that a strip's bars reach (each bar's are those of :mod:`cleave_plan.planning.barlayout`).
 
 A step proposes a batch of moves and swaps, finds the new widths of the one or two strips that each touches (Newton's method
-on all of them at once, from the old widths), and takes a change that loses x with probability exp(-x/temperature), the best
-first, one for a strip; then all depths are found anew.
+on all of them at once, from the old widths, kept between a width too small and one too large), and takes a change that loses
+x with probability exp(-x/temperature), the best first, one for a strip; then all depths are found anew, in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from cleave_plan.planning.bararrangement import Arrangement, Fit
 from cleave_plan.planning.barlayout import Plane
 from cleave_plan.planning.boxes import run_of
 from cleave_plan.planning.groups import Abilities, Members, abilities, members
-from cleave_plan.planning.roots import log_root
 from cleave_plan.planning.terms import Terms
 
 Ints = NDArray[np.int64]
@@ -39,8 +40,11 @@ BATCH, SWAPS = 64, 0.7
 HOT, COLD = 3e-4, 3e-6
 """Temperatures from first to last step, as shares of what is to be reached."""
 
-_WIDE, _NARROW = (0.5, 15, 8), (0.02, 4, 2)
-"""How far depths are looked for around the last ones, guesses, and Newton steps for each guess: at first, later."""
+_ITERATIONS, _PRECISION = 60, 1e-5
+"""Newton's method ends when nothing changes by more than this share, or after so many steps."""
+
+TINY = 1e-12
+"""Widths, and what they are divided by, are never less."""
 
 
 def refined(
@@ -52,12 +56,12 @@ def refined(
     if len(place.bars) < 2:
         return place
     walk = _Walk.of(terms, devices, place, fit, seed)
-    best, kept = walk.measure(_WIDE), walk.bar.copy()
+    best, kept = walk.measure(), walk.bar.copy()
     for step in range(steps):
         if time.thread_time() > deadline:
             break
         walk.step(HOT * (COLD / HOT) ** (step / steps))
-        reached = walk.measure(_NARROW)
+        reached = walk.measure()
         if reached > best:
             best, kept = reached, walk.bar.copy()
     order = np.argsort(kept, kind="stable")
@@ -105,45 +109,49 @@ class _Walk:
             width=np.maximum(fit.width, 1.0), rng=np.random.default_rng(seed),
         )  # fmt: skip
 
-    def measure(self, effort: tuple[float, int, int]) -> float:
+    def measure(self) -> float:
         """Find widths and depths anew; what is reached, as a share of what is to be reached."""
         self.now = members(self.able, self.bar, len(self.strip_of))
         self.limits = self.now.limit(self.able)
         self.operand = np.where(self.slots < 0, 0.0, self.now.operand[self.slots])
         self.limit = np.where(self.slots < 0, 0.0, self.limits[self.slots])
         everyone = np.arange(len(self.slots))
-        reach, guesses, steps = effort
         if self.single:
-            self.width = self._widths(self.operand, self.limit, everyone, self.depth, self.width, 4 * steps)
+            self.width, _, _ = self._widths(self.operand, self.limit, everyone, self.width)
             self.worth = np.full(len(self.slots), 1 / float(self.columns[0]))
             return float(self.width.sum() / self.columns[0])
+        low, high = np.zeros(len(self.depth)), np.full(len(self.depth), np.inf)
+        for _ in range(_ITERATIONS):
+            self.width, fall, sink = self._widths(self.operand, self.limit, everyone, self.width)
+            short = self.columns - np.bincount(self.slab_of, self.width)
+            low, high = np.where(short <= 0, self.depth, low), np.where(short > 0, self.depth, high)
+            narrowing = np.maximum(np.bincount(self.slab_of, sink / fall), TINY)
+            before, self.depth = self.depth, _inside(self.depth - short / narrowing, low, high, self.depth)
+            if (np.abs(self.depth - before) <= _PRECISION * before).all():
+                break
+        self.worth = (1 / narrowing / self.total)[self.slab_of]
+        return float(self.depth.sum() / self.total)
 
-        def cover(depth: Floats) -> Floats:
-            self.width = self._widths(self.operand, self.limit, everyone, depth, self.width, steps)
-            return np.asarray(np.bincount(self.slab_of, self.width) / self.columns)
+    def _widths(self, operand: Floats, limit: Floats, strip: Ints, guess: Floats) -> tuple[Floats, Floats, Floats]:
+        """Widths at which the bars in the last axis fill their strips' rows, from ``guess``; rows lost to width and to depth.
 
-        least = self.depth * (1 - reach)
-        self.depth = low = np.maximum(log_root(cover, least, self.depth * (1 + reach), guesses), least)
-        self.width = self._widths(self.operand, self.limit, everyone, low, self.width, 4)
-        less = self._widths(self.operand, self.limit, everyone, low * 1.002, self.width, 3)
-        change = np.bincount(self.slab_of, self.width) / np.bincount(self.slab_of, less)
-        power = np.clip(np.log(change) / np.log(1.002), 0.3, 4.0)
-        self.worth = (low / self.columns / power / self.total)[self.slab_of]
-        return float(low.sum() / self.total)
-
-    def _widths(self, operand: Floats, limit: Floats, strip: Ints, depth: Floats, guess: Floats, steps: int) -> Floats:
-        """Widths at which the bars in the last axis fill their strips' rows, by Newton's method from ``guess``."""
+        The last two are what the heights lose for a unit of the width, and of the slab's depth."""
         a, b, rows = self.sides[:, strip]
-        straight = operand / (depth[self.slab_of[strip]] * a)[..., None]
-        slope, width = (b / a)[..., None], guess
-        for _ in range(steps):
+        depth = self.depth[self.slab_of[strip]][..., None]
+        straight, slope = operand / (depth * a[..., None]), (b / a)[..., None]
+        low, high, width = np.zeros(guess.shape), np.full(guess.shape, np.inf), guess
+        for _ in range(_ITERATIONS):
             w = width[..., None]
             by_operand, by_limit = straight - slope * w, limit / w
             height = np.maximum(np.minimum(by_operand, by_limit), 0.0)
-            fall = np.where(height > 0, np.where(by_operand < by_limit, slope, by_limit / w), 0.0).sum(axis=-1)
-            change = (height.sum(axis=-1) - rows) / np.maximum(fall, 1e-9)
-            width = np.maximum(np.clip(width + change, 0.6 * width, 1.5 * width), 1.0)
-        return width
+            bound = (height > 0) & (by_operand < by_limit)
+            fall = np.maximum(np.where(bound, slope, height / w).sum(axis=-1), TINY)
+            over = height.sum(axis=-1) - rows
+            low, high = np.where(over >= 0, width, low), np.where(over < 0, width, high)
+            before, width = width, _inside(width + over / fall, low, high, width)
+            if (np.abs(width - before) <= _PRECISION * before).all():
+                break
+        return width, fall, np.where(bound, straight / depth, 0.0).sum(axis=-1)
 
     def _without(self, device: Ints) -> tuple[Floats, Floats]:
         """For each device's bar without it: the limit for others to join, and the limit of those who stay."""
@@ -177,7 +185,7 @@ class _Walk:
             here = slots == bar[:, None, None]
             operand = operand + np.where(here, change[:, None, None], 0.0)
             limit = np.where(here, new[:, None, None], limit)
-        width = self._widths(operand, limit, strips, self.depth, self.width[strips], 4)
+        width, _, _ = self._widths(operand, limit, strips, self.width[strips])
         gain = (width - self.width[strips]) * self.worth[strips]
         score = gain[:, 0] + np.where(strips[:, 0] == strips[:, 1], 0.0, gain[:, 1]) + chance
         touched = np.zeros(len(self.slots), dtype=np.bool_)
@@ -189,3 +197,9 @@ class _Walk:
                 if swap[place]:
                     self.bar[other[place]] = source[place]
                 touched[strips[place]] = True
+
+
+def _inside(guess: Floats, low: Floats, high: Floats, last: Floats) -> Floats:
+    """``guess`` where it lies between ``low`` and ``high``; else halfway, where no ``high`` is known yet twice ``last``."""
+    half = np.where(np.isinf(high), 2 * last, (low + np.minimum(high, 2 * last)) / 2)
+    return np.maximum(np.where((guess > low) & (guess < high), guess, half), TINY)

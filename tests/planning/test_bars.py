@@ -10,18 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_cases import CURVE, conv_of, device, gemm_of, spread, window_of
+from scipy.optimize import brentq
 
 from cleave_plan.cost.efficiency import DeviceColumns, device_columns
 from cleave_plan.cost.tile import Tiles, price
 from cleave_plan.dtypes import DType
 from cleave_plan.fleet.synthetic import generate_fleet
 from cleave_plan.plan.cover import cover_flaw
+from cleave_plan.planning.bararrangement import Arrangement, fitted
+from cleave_plan.planning.barlayout import Plane
 from cleave_plan.planning.bars import bar_tilings
+from cleave_plan.planning.barsearch import TARGET, refined
 from cleave_plan.planning.bounds import Links
 from cleave_plan.planning.boxes import Boxes
 from cleave_plan.planning.groups import SQUARE, abilities, filled, members
 from cleave_plan.planning.regroup import improved
-from cleave_plan.planning.terms import terms_of
+from cleave_plan.planning.slabs import even_places, partitions
+from cleave_plan.planning.terms import Terms, terms_of
 from cleave_plan.planning.volume import volume_bound
 from cleave_plan.workload.gemm import Gemm
 
@@ -167,3 +172,48 @@ def test_moves_and_swaps_gain(count: int) -> None:
     now = members(able, better, labels)
     for label in np.flatnonzero(now.size > 1)[:50]:
         assert now.limit(able)[label] == able.cut[better == label].min()
+
+
+def reached(terms: Terms, columns: DeviceColumns, place: Arrangement, T: float) -> float:
+    """The share of the inner axis that the slabs of ``place`` reach by ``T``: bisection within bisection, bar by bar."""
+    able = abilities(terms, columns.take(place.devices), T, terms.depth / 2)
+    bars = np.split(np.arange(len(place.devices)), place.bars[1:])
+    operand = [able.operand[bar].sum() for bar in bars]
+    limit = [able.alone[bar[0]] if len(bar) == 1 else able.cut[bar].min() for bar in bars]
+    strips = np.split(np.arange(len(bars)), place.strips[1:])
+    slabs = np.split(np.arange(len(strips)), place.slabs[1:])
+
+    def columns_at(depth: float, slab: np.ndarray, plane: Plane) -> float:
+        def spare_rows(width: float, strip: np.ndarray) -> float:
+            heights = [min((operand[bar] / depth - plane.b * width) / plane.a, limit[bar] / width) for bar in strip]
+            return sum(max(height, 0.0) for height in heights) - plane.rows
+
+        widths = [
+            brentq(spare_rows, 1e-6, 1e9, args=(strips[place_of],), rtol=1e-12) if spare_rows(1e-6, strips[place_of]) > 0 else 0.0
+            for place_of in slab
+        ]
+        return sum(widths) - plane.columns
+
+    planes = [Plane.of(terms, bool(transposed)) for transposed in place.transposed]
+    each = [(slab, plane) for slab, plane in zip(slabs, planes, strict=True) if columns_at(1.0, slab, plane) > 0]
+    depths = [brentq(columns_at, 1.0, 4.0 * terms.depth, args=pair, rtol=1e-12) for pair in each]
+    return float(sum(depths)) / terms.depth
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_annealing_reaches_more_than_the_arrangement_it_starts_from(seed: int) -> None:
+    """A walk that measured wrongly would end with what only seems better."""
+    columns = device_columns(generate_fleet(48, seed=seed).devices, HALF)
+    terms = terms_of(gemm_of("dW", (1, 5120, 131072, 5120), dtype=HALF))
+    floor_s = volume_bound(terms, columns, FREE)
+    gains = []
+    able = abilities(terms, columns, 1.1 * floor_s, terms.depth / 2)
+    for place in partitions(terms, able, even_places(able, 6), 4, seed):
+        if len(place.slabs) == 1:
+            continue  # its walk is by the width of its plane
+        fit = fitted(terms, columns, place, floor_s)
+        assert fit is not None
+        better = refined(terms, columns, place, fit, 100, math.inf, seed)
+        gains.append(reached(terms, columns, better, TARGET * fit.seconds) - reached(terms, columns, place, TARGET * fit.seconds))
+    assert min(gains) >= -1e-6
+    assert max(gains) > 1e-4
