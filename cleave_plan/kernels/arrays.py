@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,28 @@ def dtype_of_array(array: Array) -> DType:
 def _dtype_of(dtype: np.dtype[Any]) -> DType:
     """Kept, because NumPy makes the name of a type anew whenever it is asked for."""
     return DType(dtype.name)
+
+
+LINE_BYTES = 64
+"""Bytes of a cache line, and of the widest vector."""
+
+
+def on_lines(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array without values that begins on a cache line: vectors that lie across two take twice as long to load."""
+    nbytes = prod(shape) * dtype.itemsize
+    room = np.empty(nbytes + LINE_BYTES, np.uint8)
+    skipped = -room.__array_interface__["data"][0] % LINE_BYTES
+    array: Array = room[skipped : skipped + nbytes].view(dtype).reshape(shape)
+    return array
+
+
+def dense_on_lines(array: Array) -> Array:
+    """``array`` itself where it is one run of memory that begins on a cache line, else such a copy."""
+    if array.flags.c_contiguous and array.__array_interface__["data"][0] % LINE_BYTES == 0:
+        return array
+    copy = on_lines(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

@@ -70,10 +70,13 @@ def rooms_of_blocks(whole: Array, size: int, columns: slice) -> Rooms:
 def store(view: Array, columns: slice, values: Array, *, begin: int) -> None:
     """Put some columns into ``view`` [images, blocks, positions, size] of a whole: ``values`` are blocks of the same form, of
     which the first begins at column ``begin``."""
-    size = view.shape[-1]
-    for block in range(columns.start // size, -(-columns.stop // size)):
+    size, first = view.shape[-1], begin // view.shape[-1]
+    full = slice(-(-columns.start // size), max(columns.stop // size, -(-columns.start // size)))
+    view[:, full] = values[:, full.start - first : full.stop - first]
+    for block in {columns.start // size, columns.stop // size} - set(range(full.start, full.stop)):
         lanes = slice(max(columns.start - block * size, 0), min(columns.stop - block * size, size))
-        view[:, block, :, lanes] = values[:, block - begin // size, :, lanes]
+        if lanes.start < lanes.stop:
+            view[:, block, :, lanes] = values[:, block - first, :, lanes]
 
 
 def place_in_blocks(whole: Array, window: ConvWindow, size: int, rows: slice, columns: slice, result: Array) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, dense_on_lines
 from cleave_plan.kernels.channel_blocks import Blocks, in_blocks
 from cleave_plan.kernels.epilogue import RELU, Epilogue
 from cleave_plan.onnx_io.ort_session import session_options
@@ -36,7 +36,8 @@ def block_size() -> int:
     """Channels of a block on this machine; 0 where onnxruntime has no such convolutions, or others than are counted on."""
     ramp = np.arange(_PROBED * 2, dtype=np.float32).reshape(1, _PROBED, 1, 2)
     try:
-        reordered = run_once([helper.make_node("ReorderInput", ["x"], ["y"], domain=DOMAIN)], {"x": ramp}, {})
+        reorder = [helper.make_node("ReorderInput", ["x"], ["y"], domain=DOMAIN)]
+        reordered = or_refused(lambda: session_of(reorder, ["x"], {}).run(None, {"x": ramp})[0])
         size = int(np.argmax(reordered.ravel() == 1))  # the second position of the first channel
         if size < 2 or _PROBED % size or not np.array_equal(reordered, in_blocks(ramp, size)):
             return 0
@@ -53,54 +54,65 @@ def _confirmed(size: int) -> bool:
     window = ConvWindow(
         images=1, channels=_PROBED, input=row, output=row, kernel=(1, 1), strides=(1, 1), dilations=(1, 1), pads=(0, 0)
     )  # fmt: skip
-    nodes, constants = conv_nodes(
-        window, (0,) * 4, w[None].transpose(0, 2, 1), None, RELU, Blocks(size, True, True, True), adds=True
-    )
+    kind = ConvKind(
+        kernel=window.kernel, strides=window.strides, dilations=window.dilations, few=False, columns=_PROBED, bias=False,
+        adds=True, epilogue=RELU, blocks=Blocks(size, True, True, True),
+    )  # fmt: skip
+    session = or_refused(lambda: session_in_blocks(kind, (0,) * 4))
     feeds = {name: in_blocks(array.reshape(1, _PROBED, 1, _PROBED), size) for name, array in (("x", x), ("r", r))}
     wanted = np.maximum(w @ x + r, 0).reshape(1, _PROBED, 1, _PROBED)
-    return bool(np.array_equal(run_once(nodes, feeds, constants), in_blocks(wanted, size)))
+    found = or_refused(lambda: session.run(None, {**feeds, "w": kernels_in_blocks(window, w.T, size)})[0])
+    return bool(np.array_equal(found, in_blocks(wanted, size)))
 
 
-def run_once(nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, Array], constants: Mapping[str, Array]) -> Array:
-    """The tensor y of some nodes."""
-    result: Array = or_refused(lambda: session_of(nodes, list(feeds), constants).run(None, dict(feeds))[0])
-    return result
+class ConvKind(NamedTuple):
+    """What a session on blocks computes, but for the padding around its images: ``few`` channels are less than a block,
+    ``columns`` are those of a result that is not in blocks; whether there are a bias and an addend, and the bounds."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    few: bool
+    columns: int
+    bias: bool
+    adds: bool
+    epilogue: Epilogue
+    blocks: Blocks
 
 
-def conv_nodes(
-    window: ConvWindow, pads: Sequence[int], kernels: Array, bias: Array | None, epilogue: Epilogue, blocks: Blocks, *, adds: bool
-) -> tuple[list[onnx.NodeProto], dict[str, Array]]:  # fmt: skip
-    """Nodes that make y of the images x, and of the addend r if it ``adds``, and their constants.
+def session_in_blocks(kind: ConvKind, pads: Sequence[int]) -> Any:
+    """A session that makes y of images x, kernels w (:func:`kernels_in_blocks`), and, if it has them, a bias b of as many
+    columns and an addend r, which lies in blocks where the addend and the result do, else as the model has it."""
+    inputs = ["x", "w", *(["b"] if kind.bias else []), *(["r"] if kind.adds else [])]
+    nodes, constants = _nodes(kind, pads)
+    return session_of(nodes, inputs, constants, ranks={"b": 1})
 
-    ``kernels`` [1, K, columns]; columns of a result in blocks are whole blocks. r lies in blocks where the addend and the result
-    do, else as the model has it.
-    """
-    columns, size = kernels.shape[2], blocks.size
-    constants = {"w": _kernels_in_blocks(kernels[0].T.reshape(columns, window.channels, *window.kernel), size)}
-    if bias is not None:
-        constants["b"] = np.pad(bias, (0, -columns % size))
-    inputs, nodes = ["x", "w", "b" if bias is not None else ""], []
-    if not blocks.a and window.channels >= size:
+
+def _nodes(kind: ConvKind, pads: Sequence[int]) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+    """The operators of a session, and their constants."""
+    blocks, nodes = kind.blocks, []
+    inputs = ["x", "w", "b" if kind.bias else ""]
+    if not blocks.a and not kind.few:
         nodes.append(helper.make_node("ReorderInput", ["x"], ["x in blocks"], domain=DOMAIN))
         inputs[0] = "x in blocks"
-    if adds and blocks.out:
+    if kind.adds and blocks.out:
         inputs.append("r" if blocks.addend else "r in blocks")
-    if adds and blocks.out and not blocks.addend:
+    if kind.adds and blocks.out and not blocks.addend:
         nodes.append(helper.make_node("ReorderInput", ["r"], ["r in blocks"], domain=DOMAIN))
-    last = blocks.out or not adds
+    last = blocks.out or not kind.adds
     nodes.append(
         helper.make_node(
-            "Conv", inputs, ["sums"], domain=DOMAIN, kernel_shape=window.kernel, strides=window.strides,
-            dilations=window.dilations, pads=pads, **(_activation(epilogue) if last else {}),
+            "Conv", inputs, ["sums"], domain=DOMAIN, kernel_shape=kind.kernel, strides=kind.strides, dilations=kind.dilations,
+            pads=pads, **(_activation(kind.epilogue) if last else {}),
         )
     )  # fmt: skip
     if not blocks.out:
-        nodes.append(helper.make_node("ReorderOutput", ["sums"], ["ordered"], domain=DOMAIN, channels=columns))
+        nodes.append(helper.make_node("ReorderOutput", ["sums"], ["ordered"], domain=DOMAIN, channels=kind.columns))
     if last:
         nodes[-1].output[0] = "y"
-        return nodes, constants
+        return nodes, {}
     nodes.append(helper.make_node("Add", ["ordered", "r"], ["added"]))
-    return ended(nodes, epilogue, constants)
+    return ended(nodes, kind.epilogue, {})
 
 
 def ended(
@@ -117,16 +129,17 @@ def ended(
     return nodes, constants
 
 
-def _kernels_in_blocks(kernels: Array, size: int) -> Array:
-    """Kernels [columns, channels, *kernel] with columns, and channels unless they are too few, in blocks of ``size``; zeros fill
-    the last block of columns."""
-    columns, channels, *kernel = kernels.shape
-    padded = np.pad(kernels, ((0, -columns % size), *((0, 0),) * (kernels.ndim - 1)))
-    inner = size if channels >= size else 1
-    parts = padded.reshape(-1, size, channels // inner, inner, *kernel)
+def kernels_in_blocks(window: ConvWindow, kernels: Array, size: int) -> Array:
+    """Kernels [K, columns] as [columns, channels, *kernel] with columns, and channels unless they are too few, in blocks of
+    ``size``; zeros fill the last block of columns."""
+    depth, columns = kernels.shape
+    padded = np.zeros((-(-columns // size) * size, depth), kernels.dtype)
+    padded[:columns] = kernels.T
+    inner = size if window.channels >= size else 1
+    parts = padded.reshape(-1, size, window.channels // inner, inner, *window.kernel)
     # [column block, channel block, *kernel, channel, column]
     order = (0, 2, *range(4, parts.ndim), 3, 1)
-    return np.ascontiguousarray(parts.transpose(order)).reshape(padded.shape)
+    return dense_on_lines(parts.transpose(order)).reshape(len(padded), window.channels, *window.kernel)
 
 
 def _activation(epilogue: Epilogue) -> dict[str, Any]:
@@ -136,11 +149,15 @@ def _activation(epilogue: Epilogue) -> dict[str, Any]:
     return {"activation": "Clip", "activation_params": [epilogue.low, epilogue.high]} if epilogue.bounded else {}
 
 
-def session_of(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], constants: Mapping[str, Array], *, rank: int = 4) -> Any:
-    """A session on one thread that makes y of ``inputs``, tensors of ``rank`` axes in float32."""
+def session_of(
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], constants: Mapping[str, Array], *, rank: int = 4,
+    ranks: Mapping[str, int] | None = None,
+) -> Any:  # fmt: skip
+    """A session on one thread that makes y of ``inputs``, tensors of ``rank`` axes (but for ``ranks``) in float32."""
     import onnxruntime
 
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name in (*inputs, "y")]
+    axes = {name: [None] * (ranks or {}).get(name, rank) for name in (*inputs, "y")}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in axes.items()]
     tensors = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants.items()]
     graph = helper.make_graph(list(nodes), "tile", values[:-1], values[-1:], tensors)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, 1)]

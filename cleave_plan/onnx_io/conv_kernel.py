@@ -4,7 +4,7 @@
 It takes float32 whose kernels are the same in every run. All else is computed by NumPy (:mod:`cleave_plan.kernels.conv`): other
 element types, for most of which onnxruntime has no Conv on a CPU, and products on a grid, whose bits are promised. Whole images
 are read and written where they are; of parts of images onnxruntime is given a copy, because it takes dense arrays only.
-Images may lie in blocks of channels (:mod:`cleave_plan.onnx_io.blocked_conv`).
+Images may lie in blocks of channels (:mod:`cleave_plan.onnx_io.blocked_tiles`).
 
 onnxruntime is imported when the first tile is computed: what imports this module need not have it.
 """
@@ -12,8 +12,9 @@ onnxruntime is imported when the first tile is computed: what imports this modul
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import StrEnum
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,13 +24,21 @@ from onnx import helper
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
-from cleave_plan.kernels.arrays import Array
+from cleave_plan.kernels.arrays import Array, dense_on_lines, on_lines
 from cleave_plan.kernels.chain import Work
-from cleave_plan.kernels.channel_blocks import PLAIN, Blocks, opened
-from cleave_plan.kernels.conv import ImageRange, image_ranges, padded_piece, skipped_positions, span_sizes, whole_images
+from cleave_plan.kernels.channel_blocks import PLAIN
+from cleave_plan.kernels.conv import (
+    ImageRange,
+    image_ranges,
+    padded_piece,
+    skipped_positions,
+    span_sizes,
+    whole_images,
+)
 from cleave_plan.kernels.epilogue import NOTHING_MORE, Epilogue
 from cleave_plan.kernels.tile import Box, Product
-from cleave_plan.onnx_io.blocked_conv import conv_nodes, ended, session_of
+from cleave_plan.onnx_io.blocked_conv import ended, session_of
+from cleave_plan.onnx_io.blocked_tiles import BlockConvolver
 from cleave_plan.onnx_io.conv_target import Target, target_of
 from cleave_plan.onnx_io.runtime import onnxruntime_installed
 from cleave_plan.workload.gemm import ConvWindow
@@ -65,8 +74,8 @@ def takes(work: Work) -> bool:
 
 
 class _Recipe(NamedTuple):
-    """What a session computes: ranges of groups and columns of the kernels called ``kernels``, with ``pads`` around the input
-    (begins, then ends), the bytes of their bias, whether something is added, the bounds, and what lies in blocks."""
+    """What a session of the standard's operators computes: ranges of groups and columns of the kernels called ``kernels``, with
+    ``pads`` around the input (begins, then ends), the bytes of their bias, whether something is added, and the bounds."""
 
     kernels: Hashable
     window: ConvWindow
@@ -76,15 +85,15 @@ class _Recipe(NamedTuple):
     bias: bytes
     adds: bool
     epilogue: Epilogue
-    blocks: Blocks
 
 
 class Convolver:
-    """Computes tiles, and keeps a session with packed kernels for each range of kernels that it has met."""
+    """Computes tiles, and keeps sessions and packed kernels that it has met."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[_Recipe, tuple[Any, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
+        self._blocks = BlockConvolver(self._keep)
 
     def run_into(self, product: Product, operands: Sequence[Array | None], box: Box, whole: Array, *, kernels: Hashable) -> int:
         """Compute the tile ``box`` of a product that :func:`takes` where it belongs in ``whole``; the bytes that it reads of
@@ -93,40 +102,41 @@ class Convolver:
         ``kernels`` names the numbers of the kernels: jobs with the same name have the same ones. Raises ValueError when the box
         leaves the product.
         """
-        window, pieces, (a, b, *_) = product.window, product.pieces(operands, box), operands
+        window, (a, b) = product.window, operands[:2]
         assert window is not None
         assert a is not None
         assert b is not None
         if 0 in box.result_shape:
-            return pieces.nbytes
-        bias, addend = (None, None) if product.epilogue is None else operands[-2:]
-        target = target_of(product, box, whole, addend)
-        weights, bias = b[box.batch, :, target.columns], None if bias is None else bias[box.batch, target.columns]
+            return product.pieces(operands, box).nbytes
+        if product.blocks != PLAIN:
+            return self._blocks.run_into(product, operands, box, whole, kernels=kernels)
+        pieces, bias = product.pieces(operands, box), None if product.epilogue is None else operands[-2]
+        weights, target = b[box.batch, :, box.columns], target_of(product, box, whole, operands[-1] if product.epilogue else None)
         recipe = _Recipe(
-            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop),
-            columns=(target.columns.start, target.columns.stop), pads=(), bias=b"" if bias is None else bias.tobytes(),
-            adds=addend is not None, epilogue=product.epilogue or NOTHING_MORE, blocks=product.blocks,
+            kernels=kernels, window=window, groups=(box.batch_start, box.batch_stop), columns=(box.n_start, box.n_stop), pads=(),
+            bias=b"" if bias is None else bias[box.batch, box.columns].tobytes(), adds=target.addend is not None,
+            epilogue=product.epilogue or NOTHING_MORE,
         )  # fmt: skip
-        images_in = opened(a, product.blocks.size) if product.blocks.a else a
         for place, piece in zip(image_ranges(window, box.rows), pieces.a, strict=True):
             if place.positions == window.rows_per_image:
-                images, pads = whole_images(window, images_in, place, box.batch), _pads(window)
+                images, pads = whole_images(window, a, place, box.batch), _pads(window)
             else:
                 images, pads = padded_piece(window, piece, place), (0,) * 2 * len(window.kernel)
-            session = self._session(recipe._replace(pads=pads), weights)
+            own = recipe._replace(pads=pads)
+            session = self._keep(own, partial(_session, own, weights), weights.nbytes)
             _run_images(session, window, place, images, target)
         return pieces.nbytes
 
-    def _session(self, recipe: _Recipe, weights: Array) -> Any:
-        """The session for a recipe; ``weights`` [groups, K, columns] are those that it names."""
-        if recipe in self._sessions:
-            self._sessions.move_to_end(recipe)
-            return self._sessions[recipe][0]
-        self._sessions[recipe] = session, size = _session(recipe, weights), weights.nbytes
-        self._bytes += size
-        while self._bytes > KEPT_BYTES and len(self._sessions) > 1:
-            self._bytes -= self._sessions.popitem(last=False)[1][1]
-        return session
+    def _keep(self, name: Hashable, make: Callable[[], Any], nbytes: int) -> Any:
+        """What is called ``name``, made where it is not kept from before."""
+        if name in self._kept:
+            self._kept.move_to_end(name)
+            return self._kept[name][0]
+        self._kept[name] = made, _ = make(), nbytes
+        self._bytes += nbytes
+        while self._bytes > KEPT_BYTES and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+        return made
 
 
 def _pads(window: ConvWindow) -> tuple[int, ...]:
@@ -138,26 +148,20 @@ def _pads(window: ConvWindow) -> tuple[int, ...]:
 
 def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Array, target: Target) -> None:
     """Run a session on ``images``, from which it gives the positions ``place`` and, of parts of an image, some around them."""
-    sizes = (
-        window.output
-        if place.positions == window.rows_per_image
-        else span_sizes(window, images.shape[2 : 2 + len(window.kernel)])
-    )
+    sizes = window.output if place.positions == window.rows_per_image else span_sizes(window, images.shape[2:])
     skipped = skipped_positions(place, sizes)
     span = place._replace(first=place.first - skipped, last=place.first - skipped + prod(sizes) - 1)
     step = target.images_at_once(span)
     for first in range(place.start, place.stop, step):
         end = min(first + step, place.stop)
         own = target.room(span, first, end)
-        in_place = span == place and target.exact and own.flags.c_contiguous
-        result = own if in_place else np.empty(own.shape, own.dtype)
+        in_place = span == place and own.flags.c_contiguous
+        result = own if in_place else on_lines(own.shape, own.dtype)
+        shape = (end - first, own.shape[1] * own.shape[2], *sizes)
         binding = session.io_binding()
-        part = np.ascontiguousarray(images[first - place.start : end - place.start])
-        # What lies in blocks has the shape of the images that it holds.
-        binding.bind_cpu_input("x", part.reshape(end - first, -1, *part.shape[2 : 2 + len(sizes)]))
-        shape = (end - first, result.size // (end - first) // prod(sizes), *sizes)
+        binding.bind_cpu_input("x", dense_on_lines(images[first - place.start : end - place.start]))
         if target.addend is not None:
-            binding.bind_cpu_input("r", np.ascontiguousarray(target.addend(span, first, end)).reshape(shape))
+            binding.bind_cpu_input("r", dense_on_lines(target.addend(span, first, end)).reshape(shape))
         binding.bind_output("y", "cpu", 0, np.float32, shape, result.__array_interface__["data"][0])
         session.run_with_iobinding(binding)
         if not in_place:
@@ -165,16 +169,9 @@ def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Arr
 
 
 def _session(recipe: _Recipe, weights: Array) -> Any:
-    """A convolution and what follows it, on one thread, with ``weights`` [groups, K, columns] packed."""
-    inputs, rank = ["x", "r"] if recipe.adds else ["x"], len(recipe.window.kernel) + 2
-    bias = np.frombuffer(recipe.bias, np.float32) if recipe.bias else None
-    if recipe.blocks != PLAIN:
-        nodes, constants = conv_nodes(
-            recipe.window, recipe.pads, weights, bias, recipe.epilogue, recipe.blocks, adds=recipe.adds
-        )  # fmt: skip
-    else:
-        nodes, constants = _standard_nodes(recipe, weights, bias)
-    return session_of(nodes, inputs, constants, rank=rank)
+    """A convolution and what follows it, with ``weights`` [groups, K, columns] packed."""
+    nodes, constants = _standard_nodes(recipe, weights, np.frombuffer(recipe.bias, np.float32) if recipe.bias else None)
+    return session_of(nodes, ["x", "r"] if recipe.adds else ["x"], constants, rank=len(recipe.window.kernel) + 2)
 
 
 def _standard_nodes(recipe: _Recipe, weights: Array, bias: Array | None) -> tuple[list[onnx.NodeProto], dict[str, Array]]:

@@ -110,7 +110,7 @@ def test_packed_kernels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         convolver.run_into(product, operands, product.whole_box, found, kernels=name)
         product.run_into(operands, product.whole_box, wanted)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-        assert len(convolver._sessions) <= 2
+        assert len(convolver._kept) <= 2
 
 
 @pytest.mark.parametrize(
