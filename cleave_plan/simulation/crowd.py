@@ -29,7 +29,8 @@ class Crowd:
     ``like``: the fleet's device whose figures it has; ``factor``: how many times longer everything takes, which the server does
     not know; ``alive``: whether it works; ``known``: whether the server counts on it; ``born``: how many devices had come before
     it (a row used again is another device); ``noticed_s``: when the server notices that it is gone; ``late``: levels running in
-    which others had to help it; ``until_s``: until when it works on what others have done by now.
+    which others had to help it; ``until_s``: until when it works on what others have done by now. ``unnoticed``: how many are
+    gone and still counted on.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -40,6 +41,7 @@ class Crowd:
         self.alive, self.known, self.used = (np.ones(count, dtype=bool) for _ in range(3))
         self.born = np.arange(count)
         self.row_of = {name: row for row, name in enumerate(names)}
+        self.unnoticed = 0
         self._free: list[int] = []
         self._came = count
 
@@ -61,6 +63,7 @@ class Crowd:
         """The row of a device that works no longer; the server still counts on it, until it notices."""
         row = self.row_of.pop(name)
         self.alive[row], self.noticed_s[row] = False, noticed_s
+        self.unnoticed += 1
         return row
 
     def slow(self, name: str, factor: float) -> tuple[int, float]:
@@ -79,6 +82,7 @@ class Crowd:
 
     def forget(self, row: int) -> None:
         """The server has noticed that the device of ``row`` is gone."""
+        self.unnoticed -= bool(self.known[row])
         self.known[row] = False
 
     def release(self, row: int) -> None:

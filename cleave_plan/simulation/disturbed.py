@@ -118,8 +118,7 @@ class Disturbed:
             waiting, self._waiting = self._waiting, []
             self.waited_s += now_s - self._waiting_s
             self._cut_anew(waiting, now_s)
-        for row in self._hand.overdue(now_s).tolist():
-            self._notices.look_at(row, now_s)
+        self._late.joined(now_s)
 
     def notice(self) -> None:
         """The server notices the next loss and has it cut anew (``forget`` is the caller's), or that a device is late."""

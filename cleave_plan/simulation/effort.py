@@ -6,6 +6,7 @@ time since the one before it) may ask for so much and no more:
 
     changes:              LEAST_CHANGES + 200 * devices     who joins, goes or becomes slow
     lost tiles cut anew:  LEAST_TILES + 4 * devices         with lives of 30 minutes and levels of a second: one
+    gone unnoticed:       LEAST_UNNOTICED + 10 * devices    at a time: ten of eleven that a tile can be given to are not there
 
 A level that nobody can go on with, and nobody will join, does not end either (:func:`nobody_can`).
 """
@@ -18,6 +19,7 @@ from cleave_plan.workload.gemm import Gemm
 
 LEAST_CHANGES, CHANGES = 20_000, 200
 LEAST_TILES, TILES = 2_000, 4
+LEAST_UNNOTICED, UNNOTICED = 1_000, 10
 
 
 def nobody_can(gemm: Gemm, tiles: int, whose: str) -> InfeasibleError:
@@ -33,6 +35,7 @@ class Effort:
 
     def __init__(self, devices: int) -> None:
         self._most_changes, self._most_tiles = LEAST_CHANGES + CHANGES * devices, LEAST_TILES + TILES * devices
+        self._most_unnoticed = LEAST_UNNOTICED + UNNOTICED * devices
         self._where, self._begun_s, self._planned_s = "", 0.0, 0.0
         self._changes = self._tiles = 0
 
@@ -41,9 +44,12 @@ class Effort:
         self._where, self._begun_s, self._planned_s = where, now_s, planned_s
         self._changes = self._tiles = 0
 
-    def change(self, now_s: float) -> None:
-        """A device comes, goes or becomes slow; raises InfeasibleError when that is one too many."""
+    def change(self, now_s: float, unnoticed: int) -> None:
+        """A device comes, goes or becomes slow; raises InfeasibleError when that is one too many, or when too many are gone
+        ``unnoticed``."""
         self._changes += 1
+        if unnoticed > self._most_unnoticed:
+            raise self._hopeless(f"{count(unnoticed)} devices are gone without anyone having noticed", now_s)
         if self._changes > self._most_changes:
             raise self._hopeless(f"devices came, went or became slow {count(self._changes)} times in it", now_s)
 

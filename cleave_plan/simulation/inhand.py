@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from cleave_plan.simulation.crowd import Crowd, Floats, Ints
+from cleave_plan.simulation.crowd import Crowd, Floats
 from cleave_plan.simulation.due import due, expected
 from cleave_plan.simulation.task import Box, Task
 
@@ -54,11 +54,6 @@ class InHand:
     def late_s(self, row: int, level: float = 1.0) -> float:
         """When ``row`` is late with what it was sent last; ``level``: the factor of the level."""
         return due(float(self.sent_s[row]), float(self.load_s[row]), self._grace_s, level)
-
-    def overdue(self, now_s: float) -> Ints:
-        """Rows that are at work and have had the time in which they would be late."""
-        owing = self._crowd.alive & (self.done_s > now_s)
-        return np.flatnonzero(owing & (due(0.0, self.load_s, self._grace_s) <= now_s - self.sent_s))
 
     def tasks(self, row: int, factor: float) -> list[Timed]:
         """What ``row`` does and when each tile is done; ``factor``: its own, where nothing has happened to it so far."""

@@ -33,6 +33,7 @@ class Latecomers:
     notices: Notices
     losses: Losses
     helped: set[int] = field(default_factory=set)
+    _alone: set[int] = field(default_factory=set)
 
     def watch(self, row: int, now_s: float) -> None:
         """A row that will not be done when it is due is late then."""
@@ -45,6 +46,7 @@ class Latecomers:
         crowd, hand = self.crowd, self.hand
         if row in self.helped or hand.until(row) <= now_s:
             return
+        self._alone.discard(row)
         late_s = self._late_s(row, now_s)
         if now_s < late_s:  # it was sent more since, or the level takes most devices longer
             self.notices.look_at(row, late_s)
@@ -53,6 +55,7 @@ class Latecomers:
         free_s = hand.free_s()[able]
         idle = able[free_s <= now_s].tolist()
         if not idle:
+            self._alone.add(row)
             if len(able):
                 self.notices.look_at(row, float(free_s.min()))
             return
@@ -62,6 +65,12 @@ class Latecomers:
         kept = [*((end, task) for end, task in work if end <= now_s), *self._copied(owed, idle, now_s)]
         hand.replace(row, kept, max((end for end, _ in kept), default=now_s))
         crowd.until_s[row] = max(end for end, _ in owed)
+
+    def joined(self, now_s: float) -> None:
+        """Somebody has come, who has nothing to do: rows that are late, and that nobody could help, are looked at again."""
+        for row in sorted(self._alone):
+            if self.crowd.alive[row]:
+                self.notices.look_at(row, now_s)
 
     def _late_s(self, row: int, now_s: float) -> float:
         """When ``row`` is late, by what the level takes those who are done by ``now_s``."""

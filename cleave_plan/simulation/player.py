@@ -134,7 +134,7 @@ class Player:
         """The next event, inside a level or between two."""
         self.upcoming = next(self._events, None)
         self._tally.events[event.change] += 1
-        self._effort.change(event.time_s)
+        self._effort.change(event.time_s, self.crowd.unnoticed)
         self._chronicle.add(str(event.change), event.device, event.time_s)
         self.attendance.happen(event, level)
 
