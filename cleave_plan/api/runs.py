@@ -234,7 +234,7 @@ def simulate_churn(
     require_same(plan, workload, fleet)
     names = [device.name for device in fleet.devices]
     text = str(events)
-    happening = drawn(rates_of(text), names, seed) if "=" in text else iter(read_trace(Path(text), names))
+    happening = drawn(rates_of(text), names, seed) if "=" in text or not text.strip() else iter(read_trace(Path(text), names))
     return churn(
         plan, workload, with_servers(fleet, plan.server_names), happening, batches=batches, duration_s=duration_s,
         detect_s=detect_s, gain=gain, chronicle=chronicle, progress=progress,

@@ -14,6 +14,7 @@ that joins has the figures of one of the fleet's, drawn at random. A trace is a 
 from __future__ import annotations
 
 import csv
+import difflib
 import heapq
 import math
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from cleave_plan.errors import CleaveError, InputFileError, UsageError
+from cleave_plan.ordering import natural
 from cleave_plan.units import Unit, is_number, parse
 
 NEVER = "never"
@@ -148,17 +150,23 @@ def balanced(rates: Rates, devices: int) -> float:
 def read_trace(path: Path, devices: Sequence[str]) -> tuple[Event, ...]:
     """The events of a trace file for a fleet of ``devices``, in order of time; raises InputFileError with the line."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file, skipinitialspace=True))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot be read ({error})", where=str(path), expected="a CSV file") from error
-    if not rows or tuple(head.strip() for head in rows[0]) != HEADS:
-        raise InputFileError("has no such head", where=f"{path}: line 1", expected=",".join(HEADS))
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark before the first cell
+            reader = csv.reader(file, skipinitialspace=True)
+            rows = [(f"{path}: line {reader.line_num}", row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputFileError(
+            f"cannot be read ({error})", where=str(path), expected='a CSV file, or mean times ("failures=30 min")'
+        ) from error
+    head = ",".join(HEADS)
+    if not rows:
+        raise InputFileError("is empty", where=str(path), expected=f"the line {head}, and a line for each event")
+    if tuple(cell.strip() for cell in rows[0][1]) != HEADS:
+        raise InputFileError(f"found {','.join(rows[0][1])!r}", where=rows[0][0], expected=f"the head {head}")
     known = set(devices)
-    events = [_event(row, f"{path}: line {place + 2}", known) for place, row in enumerate(rows[1:]) if row]
-    events.sort(key=lambda event: event.time_s)
-    _possible(events, known, str(path))
-    return tuple(events)
+    events = [(_event(row, where, known), where) for where, row in rows[1:] if row]
+    events.sort(key=lambda found: found[0].time_s)
+    _possible(events, known)
+    return tuple(event for event, _ in events)
 
 
 def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
@@ -171,7 +179,7 @@ def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
         raise InputFileError(f"{', '.join(row)}", where=where, expected=expected)
     change = Change(what)
     if change is Change.JOIN and (detail or device) not in known:
-        raise InputFileError(f"{detail or device!r} joins", where=where, expected="in the last column a device of the fleet")
+        raise _stranger(detail or device, known, where, "name in the last column the device whose figures it has")
     factor = 1.0
     if change is Change.SLOW:
         factor = float(detail) if is_number(detail) else math.nan
@@ -184,6 +192,14 @@ def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
     )  # fmt: skip
 
 
+def _stranger(name: str, known: set[str], where: str, remedy: str) -> InputFileError:
+    """What to say of a device that the fleet does not have, with the name that is nearest."""
+    nearest = difflib.get_close_matches(name, sorted(known, key=natural), n=1, cutoff=0.0)
+    return InputFileError(
+        f"the fleet has no device {name!r}", where=where, expected=f"one of its names, such as {nearest[0]!r}", remedy=remedy
+    )
+
+
 def _seconds(text: str, where: str) -> float:
     try:
         seconds = float(text) if is_number(text) else parse(text, Unit.SECONDS, "")
@@ -194,13 +210,15 @@ def _seconds(text: str, where: str) -> float:
     return seconds
 
 
-def _possible(events: Sequence[Event], known: set[str], where: str) -> None:
-    """Only who is there can go, only who is not can join."""
+def _possible(events: Sequence[tuple[Event, str]], known: set[str]) -> None:
+    """Only who is there can go, only who is not can join; events in order of time, each with its line."""
     there = dict.fromkeys(known, True)
-    for event in events:
+    for event, where in events:
+        if event.device not in there and event.change is not Change.JOIN:
+            raise _stranger(event.device, known, where, f"let it join before it can {event.change}")
         if there.get(event.device, False) == (event.change is Change.JOIN):
-            fault = "is there already" if event.change is Change.JOIN else "is not there"
-            what = f"{event.device!r} {fault} at {event.time_s:g} s"
-            raise InputFileError(what, where=where, expected="it the other way round")
+            joins = event.change is Change.JOIN
+            what = f"{event.device!r} is {'there already' if joins else 'gone'} at {event.time_s:g} s"
+            raise InputFileError(what, where=where, expected=f"{'another name' if joins else 'that it joins'}, or another time")
         if event.change is not Change.SLOW:
             there[event.device] = event.change is Change.JOIN

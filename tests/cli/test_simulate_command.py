@@ -93,6 +93,6 @@ def test_simulate_churn(files: Files, tmp_path: Path) -> None:
     assert waited["batch_s"][0] > 5
     for options, code in (
         (["--churn", "deaths=1"], 2), (["--churn", "failures=1 h", "--jitter", "0.1"], 2), (["--duration", "1"], 2),
-        (["--churn", str(tmp_path / "none.csv")], 4),
+        (["--churn", str(tmp_path / "none.csv")], 4), (["--churn", ""], 2),
     ):  # fmt: skip
         assert cleave(*base, *options).exit_code == code, options

@@ -246,7 +246,9 @@ def test_traces(tmp_path: Path) -> None:
     """Events of a file in order of time; what cannot be is refused with its line."""
     path = tmp_path / "trace.csv"
     head = "time,event,device,detail\n"
-    path.write_text(head + "30 s,join,e,d1\n12.5,fail,d0,\n13,fail,d2,300 ms\n40 s,slow,e,4\n41 s,leave,d1,\n50 s,join,d0,\n")
+    path.write_text(
+        "\ufeff" + head + "30 s,join,e,d1\n12.5,fail,d0,\n13,fail,d2,300 ms\n40 s,slow,e,4\n41 s,leave,d1,\n50 s,join,d0,\n"
+    )
     found = read_trace(path, ["d0", "d1", "d2"])
     assert [event.noticed_s for event in found] == [None, 0.3, None, None, None, None]
     assert [(event.time_s, event.change, event.device, event.like) for event in found] == [
@@ -254,12 +256,15 @@ def test_traces(tmp_path: Path) -> None:
         (50, "join", "d0", "d0"),
     ]  # fmt: skip
     for text, words in (
-        ("when,what\n", "line 1"), (head + "1,fail,d0\n", "cells"), (head + "1,burn,d0,\n", "one of fail"),
+        ("", "is empty"), ("when,what\n", "line 1: found 'when,what'"),
+        (head + "1,fail,d0\n", "cells"), (head + "1,burn,d0,\n", "one of fail"),
         (head + "x,fail,d0,\n", "line 2"),
         (head + "1,fail,d0,-1\n", "0 or more"), (head + "1,fail,d0,soon\n", "line 2"), (head + "-1,fail,d0,\n", "0 or more"),
         (head + "1,slow,d0,0.5\n", "above 1"), (head + "1,slow,d0,inf\n", "above 1"),
-        (head + "1,join,e,d9\n", "d9"), (head + "1,join,d0,\n", "is there already"),
-        (head + "1,fail,d0,\n2,fail,d0,\n", "is not there"),
+        (head + "1,join,e,d9\n", "line 2: the fleet has no device 'd9'.*last column"),
+        (head + "1,join,d0,\n", "line 2: 'd0' is there already at 1 s"),
+        (head + "2,fail,d0,\n1,fail,d0,\n", "line 2: 'd0' is gone at 2 s"),
+        (head + "\n1,fail,e,\n2,join,e,d0\n", "line 3: the fleet has no device 'e'.*let it join before it can fail"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(InputFileError, match=words):
@@ -291,6 +296,14 @@ def test_lives_too_short_are_an_answer(life_s: float, monkeypatch: pytest.Monkey
     with pytest.raises(InfeasibleError, match=r"level 0: a level planned to take .* is not done after") as found:
         churn(plan, workload, fleet, events, batches=3, detect_s=2 * plan.predicted.batch_s)
     assert found.value.facts["planned_s"] == pytest.approx(plan.predicted.batch_s)
+
+
+def test_lives_far_shorter_than_the_time_to_notice_are_an_answer() -> None:
+    """Of 200 devices that live a thousandth of that time, 3,000 and more are gone before the first is noticed: said at once."""
+    plan, workload, fleet = case(200, levels=1)
+    events = drawn(Rates(failures=1e-3), [one.name for one in fleet.devices], 0)
+    with pytest.raises(InfeasibleError, match="3,001 devices are gone without anyone having noticed"):
+        churn(plan, workload, fleet, events, batches=1, detect_s=1.0)
 
 
 def test_joins_without_end_are_an_answer() -> None:
