@@ -37,7 +37,7 @@ from cleave_plan.workload.gemm import Gemm
 if TYPE_CHECKING:
     from cleave_plan.onnx_io.chains import ChainOfNodes
 
-SHARED_BYTES = 1 << 12
+SHARED_BYTES = 1 << 8
 """Weights of this size are brought within reach of devices once; smaller ones go with each job."""
 
 

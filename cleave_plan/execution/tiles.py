@@ -94,7 +94,8 @@ class LevelRun:
                 part.assembly.compute(tile, part.lowered.arrays)
                 self._tally.at_home += 1
         while not all(part.assembly.complete for part in self._parts.values()):
-            event = self._engine.collect(self._patience_s())
+            # Deadlines are worked out only where there is nothing to take in.
+            event = self._engine.collect(0) or self._engine.collect(self._patience_s())
             if event is not None:
                 self._take(event)
             else:

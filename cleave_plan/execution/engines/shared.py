@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import sys
+from bisect import bisect_right, insort
 
 from cleave_plan.dtypes import DType
 from cleave_plan.execution.engines.memory import Arena, Block
@@ -19,6 +20,7 @@ class SharedArrays:
     def __init__(self) -> None:
         self._arena = Arena()
         self._constants: list[Array] = []
+        self._places: list[tuple[int, int]] = []  # of constants, begin and end, in order
         self._placed: dict[tuple[object, ...], tuple[Array, Array]] = {}
 
     @property
@@ -36,6 +38,8 @@ class SharedArrays:
         if placed is not array and not array.flags.writeable:
             placed.flags.writeable = False
             self._constants.append(placed)
+            begin = self.block(placed).offset
+            insort(self._places, (begin, begin + placed.nbytes))
         return placed
 
     def reach(self, array: Array) -> Array:
@@ -59,7 +63,11 @@ class SharedArrays:
 
     def is_constant(self, array: Array) -> bool:
         """Whether ``array`` is a view of a constant: its numbers never change."""
-        return not array.flags.writeable and any(np.may_share_memory(array, constant) for constant in self._constants)
+        place = self._arena.block_of(array)
+        if array.flags.writeable or place is None:
+            return False
+        before = bisect_right(self._places, (place.offset, sys.maxsize)) - 1
+        return before >= 0 and place.offset < self._places[before][1]
 
     def forget(self) -> None:
         """Let go of the copies of :meth:`place`."""
