@@ -14,7 +14,6 @@ that joins has the figures of one of the fleet's, drawn at random. A trace is a 
 from __future__ import annotations
 
 import csv
-import difflib
 import heapq
 import math
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from cleave_plan.errors import CleaveError, InputFileError, UsageError
-from cleave_plan.ordering import natural
+from cleave_plan.fleet.stranger import one_of
 from cleave_plan.units import Unit, is_number, parse
 
 NEVER = "never"
@@ -193,11 +192,8 @@ def _event(row: Sequence[str], where: str, known: set[str]) -> Event:
 
 
 def _stranger(name: str, known: set[str], where: str, remedy: str) -> InputFileError:
-    """What to say of a device that the fleet does not have, with the name that is nearest."""
-    nearest = difflib.get_close_matches(name, sorted(known, key=natural), n=1, cutoff=0.0)
-    return InputFileError(
-        f"the fleet has no device {name!r}", where=where, expected=f"one of its names, such as {nearest[0]!r}", remedy=remedy
-    )
+    """What to say of a device that the fleet does not have."""
+    return InputFileError(f"the fleet has no device {name!r}", where=where, expected=one_of(known, name), remedy=remedy)
 
 
 def _seconds(text: str, where: str) -> float:

@@ -29,6 +29,7 @@ from cleave_plan.errors import InfeasibleError, UsageError
 from cleave_plan.fleet.device import Device, Fleet
 from cleave_plan.fleet.identity import make_fleet
 from cleave_plan.fleet.percentile import at_percentile
+from cleave_plan.fleet.stranger import one_of
 from cleave_plan.ordering import natural
 from cleave_plan.plan.constraints import caps_of, excluded, fleet_view
 from cleave_plan.plan.objective import products_of
@@ -138,7 +139,7 @@ def _gone(plan: Plan, fleet: Fleet, lost: Collection[str], joined: Sequence[Devi
     before = lost_before(plan)
     for name in sorted(lost, key=natural):
         if name not in known:
-            raise UsageError(f"device {name!r} is lost", where=f"fleet {fleet.name}", expected="the name of one of its devices")
+            raise UsageError(f"it has no device {name!r} to lose", where=f"fleet {fleet.name}", expected=one_of(known, name))
     names = [device.name for device in joined]
     for name in names:
         if names.count(name) > 1 or (name in known and name not in before):

@@ -145,7 +145,7 @@ def test_constraints_still_hold() -> None:
 def test_changes_that_cannot_be_meant_or_made() -> None:
     """Unknown and doubled names, nobody left, and a device that nothing fits."""
     workload, fleet, plan = case(2)
-    with pytest.raises(UsageError, match="'x' is lost"):
+    with pytest.raises(UsageError, match="no device 'x' to lose; expected one of its names, such as '"):
         replan(plan, workload, fleet, ["x"])
     for joined in ([device("d0")], [device("n"), device("n")]):
         with pytest.raises(UsageError, match="joins"):
