@@ -185,7 +185,7 @@ class Product:
         """The epilogue of a tile whose sums stand in ``rooms``."""
         if self.epilogue is not None and self.window is not None:
             bias, addend = self.beside(operands, box)
-            self.epilogue.apply(self.window, box.rows, rooms, bias, addend)
+            self.epilogue.apply(self.window, box.rows, box.columns, rooms, bias, addend)
 
     def beside(self, operands: Sequence[Array | None], box: Box) -> tuple[Array | None, Rooms | None]:
         """What a tile's epilogue reads: its part of the bias, [groups, columns], and where its addend stands."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -108,6 +109,11 @@ class Convolver:
         assert b is not None
         if 0 in box.result_shape:
             return product.pieces(operands, box).nbytes
+        if product.epilogue is not None and product.epilogue.parts:
+            for columns, epilogue in product.epilogue.within(box.columns):
+                part = box._replace(n_start=columns.start, n_stop=columns.stop)
+                self.run_into(_with_epilogue(product, epilogue), operands, part, whole, kernels=kernels)
+            return product.pieces(operands, box).nbytes
         if product.blocks != PLAIN:
             return self._blocks.run_into(product, operands, box, whole, kernels=kernels)
         pieces, bias = product.pieces(operands, box), None if product.epilogue is None else operands[-2]
@@ -137,6 +143,12 @@ class Convolver:
         while self._bytes > KEPT_BYTES and len(self._kept) > 1:
             self._bytes -= self._kept.popitem(last=False)[1][1]
         return made
+
+
+@cache
+def _with_epilogue(product: Product, epilogue: Epilogue) -> Product:
+    """The product with another epilogue; the same object for the same product."""
+    return replace(product, epilogue=epilogue)
 
 
 def _pads(window: ConvWindow) -> tuple[int, ...]:

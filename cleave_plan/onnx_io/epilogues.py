@@ -1,8 +1,8 @@
 """What follows a convolution and can be done tile by tile by whoever computes it: its bias, one Add, one Relu or Clip.
 
 A node is taken along when nothing else reads the tensor before it. The other operand of an Add must be there before the
-convolution's level begins, and of the same shape. Products of several convolutions that share an input have one epilogue: what
-all of them end in, or their biases alone. Floating point of 32 bits only, where sums are results as they are.
+convolution's level begins, and of the same shape. Products of several convolutions that share an input have their bounds side
+by side; where one of them has an Add, their biases alone. Floating point of 32 bits only, where sums are results as they are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,13 @@ class EndingFinder:
         self._outputs = {value.name for value in graph.output}
 
     def find(self, members: Sequence[Gemm]) -> tuple[Ending, ...]:
-        """The endings of the convolutions of one product, with one epilogue; none where there is nothing to do or it is no such
-        product."""
+        """The endings of the convolutions of one product, with an Add only where it is one; none where there is nothing to do or
+        it is no such product."""
         found = [self._follow(gemm) for gemm in members]
         if None in found:
             return ()
         endings = [ending for ending in found if ending is not None]
-        alike = all(not ending.addend and ending.epilogue == endings[0].epilogue for ending in endings)
-        if len(endings) > 1 and not alike:
+        if len(endings) > 1 and any(ending.addend for ending in endings):
             endings = [ending.bias_alone for ending in endings]
         return tuple(endings) if any(ending.bias or ending.nodes for ending in endings) else ()
 
@@ -151,7 +151,14 @@ def ended_operands(
             f"what is added to its result has another shape in this run: {error}", where=f"GEMM {members[0].name!r}",
             remedy="plan with the shapes that the data really has",
         ) from None  # fmt: skip
-    return replace(operands, work=replace(work, epilogue=endings[0].epilogue), arrays=(*operands.arrays, bias, addend))
+    work = replace(work, epilogue=_side_by_side(endings, [gemm.shape.n for gemm in members]))
+    return replace(operands, work=work, arrays=(*operands.arrays, bias, addend))
+
+
+def _side_by_side(endings: Sequence[Ending], extents: Sequence[int]) -> Epilogue:
+    """The epilogue of products with so many columns side by side."""
+    own = [ending.epilogue for ending in endings]
+    return own[0] if len(set(own)) == 1 else Epilogue(parts=tuple(zip(accumulate(extents), own, strict=True)))
 
 
 def _biases(endings: Sequence[Ending], columns: Sequence[int], groups: int, value: Callable[[str], Value]) -> Array | None:

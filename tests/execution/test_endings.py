@@ -115,10 +115,12 @@ def test_when_it_is_not_done(tmp_path: Path, how: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("ends", "left"), [(("Relu", "Relu"), []), (("Relu", "Sigmoid"), ["Relu", "Sigmoid"])])
+@pytest.mark.parametrize(
+    ("ends", "left"), [(("Relu", "Relu"), []), (("Relu", "Sigmoid"), ["Sigmoid"]), (("Sigmoid", "Relu"), ["Sigmoid"])]
+)
 @pytest.mark.parametrize("biased", ["", "b"])
 def test_convolutions_that_share_their_input(tmp_path: Path, ends: tuple[str, str], left: list[str], biased: str) -> None:
-    """One product of two has what both end in, else their biases alone; one of the two may have none."""
+    """One product of two has the bounds of each in its columns; one of the two may have none, and no bias."""
     nodes = [conv("x", "w", "c", "b"), conv("x", "v", "d", biased)]
     nodes += [node(op, name, to=f"{name}_end") for op, name in zip(ends, "cd", strict=True)]
     constants = small_models.weights(5, w=(4, 4, 3, 3), v=(4, 4, 3, 3), b=(4,))

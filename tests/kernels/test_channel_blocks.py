@@ -40,15 +40,16 @@ def cases(draw: st.DrawFn, size: int) -> tuple[Product, Product, Operands]:
     window = replace(window, channels=draw(st.sampled_from((size, 2 * size) if a else (1, 3, size))))
     assume(a or window.channels < size or window.channels % size == 0)
     columns = draw(st.sampled_from((size, 3 * size) if out or addend else (1, size - 1, size + 1, 2 * size)))
-    epilogue = draw(st.sampled_from((NOTHING_MORE, RELU, Epilogue(low=-0.5, high=1.5), Epilogue(high=0.25))))
+    beside = Epilogue(parts=((size, RELU), (columns, Epilogue(low=-0.5, high=1.5)))) if columns > size else RELU
+    epilogue = draw(st.sampled_from((NOTHING_MORE, RELU, Epilogue(low=-0.5, high=1.5), Epilogue(high=0.25), beside)))
     shape = GemmShape(1, window.images * window.rows_per_image, window.channels * int(np.prod(window.kernel)), columns)
     float32 = DType.FLOAT32
     product = Product(shape=shape, a_dtype=float32, b_dtype=float32, out_dtype=float32, window=window, epilogue=epilogue)
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (product.a_shape, product.b_shape)]
     bias = rng.standard_normal((1, columns)).astype(np.float32) if draw(st.booleans()) else None
-    beside = rng.standard_normal(product.whole_shape).astype(np.float32) if addend or draw(st.booleans()) else None
-    return product, replace(product, blocks=Blocks(size, a, addend, out)), (*arrays, *NOTHING, bias, beside)
+    added = rng.standard_normal(product.whole_shape).astype(np.float32) if addend or draw(st.booleans()) else None
+    return product, replace(product, blocks=Blocks(size, a, addend, out)), (*arrays, *NOTHING, bias, added)
 
 
 def blocked(product: Product, operands: Operands) -> Operands:

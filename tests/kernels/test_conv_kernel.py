@@ -56,7 +56,9 @@ BOUNDS = (NOTHING_MORE, RELU, Epilogue(low=-0.5, high=1.5), Epilogue(high=0.25))
 
 def ended(data: st.DataObject, window: tuple[ConvWindow, int], columns: int) -> tuple[Product, tuple[np.ndarray | None, ...]]:
     """A product with any epilogue or none, and its operands."""
-    epilogue = data.draw(st.sampled_from((None, *BOUNDS)))
+    middle = data.draw(st.integers(1, columns))
+    beside = Epilogue(parts=((middle, RELU), (columns, Epilogue(high=0.25)))) if middle < columns else RELU
+    epilogue = data.draw(st.sampled_from((None, *BOUNDS, beside)))
     product = product_of(*window, columns, epilogue=epilogue)
     if epilogue is None:
         return product, operands_of(product)
@@ -76,7 +78,11 @@ def test_epilogues(window: tuple[ConvWindow, int], columns: int, data: st.DataOb
     if product.epilogue is not None:
         bias, addend = operands[-2:]
         wanted = wanted + (0 if bias is None else bias.reshape(-1, 1)) + (0 if addend is None else addend)
-        wanted = np.clip(wanted, product.epilogue.low, product.epilogue.high)
+        by_column = wanted.reshape(window[0].images, window[1], columns, -1)
+        begin = 0
+        for stop, part in product.epilogue.parts or ((columns, product.epilogue),):
+            by_column[:, :, begin:stop] = np.clip(by_column[:, :, begin:stop], part.low, part.high)
+            begin = stop
     found = np.zeros_like(wanted)
     for box in data.draw(exact_tilings(product.shape, inner=False)):
         nbytes, apart = product.run(operands, box)
