@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,13 @@ import onnx
 
 from cleave_plan.errors import InputFileError
 from cleave_plan.onnx_io.external import is_external, locate
-from cleave_plan.onnx_io.facts import UNKNOWN, Fact, Value, fact_of_value, is_small, tensor_to_array
+from cleave_plan.onnx_io.facts import RAW_TYPES, UNKNOWN, Fact, Value, fact_of_value, is_small, tensor_to_array
 
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 """Operators that give other values at each run."""
+
+_SHORT_BYTES = 64
+"""Tensors of so few bytes are read once, however many of a model hold the same."""
 
 
 def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
@@ -28,12 +33,24 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
     if not is_small(elem, sizes):
         return Fact(elem=elem, shape=sizes)
+    raw = tensor.raw_data
+    if raw and elem in RAW_TYPES and len(raw) <= _SHORT_BYTES:
+        fact = _short_fact(elem, sizes, raw)
+        if fact is not None:
+            return fact
     try:
         value = _outside_value(tensor, sizes, model.parent) if is_external(tensor) else tensor_to_array(tensor)
     except ValueError as error:
         where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
     return Fact(elem=elem, shape=sizes) if value is None else fact_of_value(value, elem)
+
+
+@lru_cache(maxsize=1024)
+def _short_fact(elem: int, sizes: tuple[int, ...], raw: bytes) -> Fact | None:
+    """The fact of a tensor of a few bytes; None when they do not fit. A model has the same few axes and bounds everywhere."""
+    values = np.frombuffer(raw, RAW_TYPES[elem]) if len(raw) == prod(sizes) * RAW_TYPES[elem].itemsize else None
+    return None if values is None else fact_of_value(values.reshape(sizes), elem)
 
 
 def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:

@@ -178,14 +178,17 @@ _INTEGERS = frozenset(
 _PLAIN: dict[int, tuple[np.dtype[Any], str]] = {
     onnx.TensorProto.INT64: (np.dtype("<i8"), "int64_data"), onnx.TensorProto.INT32: (np.dtype("<i4"), "int32_data"),
     onnx.TensorProto.FLOAT: (np.dtype("<f4"), "float_data"),
-}  # fmt: skip
+} if sys.byteorder == "little" else {}  # fmt: skip
 """The types of most tensors that are read: how raw bytes hold them, and the field that holds them otherwise."""
+
+RAW_TYPES = {elem: dtype for elem, (dtype, _) in _PLAIN.items()}
+"""NumPy's type of the raw bytes of the element types that most tensors have, where this machine's numbers lie as the file's."""
 
 
 def tensor_to_array(tensor: onnx.TensorProto) -> Value:
     """Values of a small tensor that lies in the file; raises ValueError when its bytes do not fit its header."""
     plain = _PLAIN.get(tensor.data_type)
-    if plain is not None and sys.byteorder == "little":  # most of them, without a detour
+    if plain is not None:  # most of them, without a detour
         dtype, field_name = plain
         sizes = tuple(tensor.dims[:])
         raw = tensor.raw_data
