@@ -199,8 +199,9 @@ class LocalEngine:
         return all(array is not None and self._shared.is_constant(array) for array in arrays)
 
     def _feed(self, worker: Worker) -> None:
-        """Hand waiting tiles over, up to the window."""
-        parts = []
+        """Hand waiting tiles over, up to the window, and with them what else the worker has to know: it would be woken for that
+        alone."""
+        parts: list[bytes] = []
         while worker.waiting and len(worker.in_hand) < WINDOW:
             group = worker.waiting.popleft()
             number, job = group[0].job, self._jobs[group[0].job]
@@ -211,7 +212,8 @@ class LocalEngine:
             tiles = tuple((task.tile, task.box) for task in group)
             parts.append(wire.tiles(wire.Order(number, self._place_of_result(job, group[0]), tiles)))
         if parts:
-            self._tell(worker, b"".join(parts))
+            self._tell(worker, b"".join([*worker.closings, *parts]))
+            worker.closings.clear()
 
     def _tell(self, worker: Worker, message: bytes) -> None:
         try:
@@ -276,7 +278,7 @@ class LocalEngine:
             for worker in self._workers:
                 if number in worker.known:
                     worker.known.discard(number)
-                    self._tell(worker, wire.closing(number))
+                    worker.closings.append(wire.closing(number))
 
     def _check_beats(self) -> None:
         """Silence is counted in looks rather than by the clock, so that a suspended machine does not accuse its workers."""

@@ -20,7 +20,8 @@ Group = tuple[Task, ...]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """``devices`` are those that it plays still; ``known`` the jobs that it has been told of."""
+    """``devices`` are those that it plays still; ``known`` the jobs that it has been told of; ``closings`` are
+    messages on those that are closed, which go with its next tiles."""
 
     process: WorkerProcess
     devices: tuple[str, ...]
@@ -29,6 +30,7 @@ class Worker:
     waiting: deque[Group] = field(default_factory=deque)
     in_hand: dict[tuple[int, int], Task] = field(default_factory=dict)
     known: set[int] = field(default_factory=set)
+    closings: list[bytes] = field(default_factory=list)
     answers: wire.Answers = field(default_factory=wire.Answers)
     last_beat: int = 0
     silent_s: float = 0.0
