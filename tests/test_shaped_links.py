@@ -76,7 +76,8 @@ def test_measure_plan_run_and_compare(tmp_path: Path) -> None:
     assert (row["how"], row["model"], row["levels"]) == ("links", "mlp", 3)
     assert 0 < row["predicted_s"] < 10 * row["measured_s"]
     assert left(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
+    # onnxruntime 1.32 leaves a file of this name in the system's folder for temporary files whenever it is imported.
+    assert [path for path in tmp_path.iterdir() if path.name != ".ses"] == []
 
 
 @pytest.mark.long
