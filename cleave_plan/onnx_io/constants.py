@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +32,13 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
         raise InputFileError(f"the tensor has the shape {list(sizes)}", where=where, expected="sizes of 0 or more")
     if not is_small(elem, sizes):
         return Fact(elem=elem, shape=sizes)
-    raw = tensor.raw_data
-    if raw and elem in RAW_TYPES and len(raw) <= _SHORT_BYTES:
-        fact = _short_fact(elem, sizes, raw)
-        if fact is not None:
-            return fact
     try:
-        value = _outside_value(tensor, sizes, model.parent) if is_external(tensor) else tensor_to_array(tensor)
+        if is_external(tensor):
+            value = _outside_value(tensor, sizes, model.parent)
+        elif elem in RAW_TYPES and 0 < len(raw := tensor.raw_data) <= _SHORT_BYTES:
+            return _short_fact(elem, sizes, raw)
+        else:
+            value = tensor_to_array(tensor)
     except ValueError as error:
         where = f"{model}: tensor {tensor.name!r}"
         raise InputFileError(str(error), where=where, expected="as many bytes as the shape needs") from None
@@ -47,10 +46,10 @@ def tensor_fact(tensor: onnx.TensorProto, model: Path) -> Fact:
 
 
 @lru_cache(maxsize=1024)
-def _short_fact(elem: int, sizes: tuple[int, ...], raw: bytes) -> Fact | None:
-    """The fact of a tensor of a few bytes; None when they do not fit. A model has the same few axes and bounds everywhere."""
-    values = np.frombuffer(raw, RAW_TYPES[elem]) if len(raw) == prod(sizes) * RAW_TYPES[elem].itemsize else None
-    return None if values is None else fact_of_value(values.reshape(sizes), elem)
+def _short_fact(elem: int, sizes: tuple[int, ...], raw: bytes) -> Fact:
+    """The fact of a tensor of a few bytes, as a model has the same few axes and bounds everywhere; ValueError when they do not
+    fit."""
+    return fact_of_value(np.frombuffer(raw, RAW_TYPES[elem]).reshape(sizes), elem)
 
 
 def initialiser_facts(graph: onnx.GraphProto, model: Path) -> dict[str, Fact]:

@@ -328,6 +328,16 @@ def test_small_constants_beside_the_file(tmp_path: Path) -> None:
     assert shapes_of(load(tmp_path, proto)) == {"y": (1, 8, 3, 5)}
 
 
+def test_a_constant_beside_the_file_is_not_read_from_it(tmp_path: Path) -> None:
+    """Where a tensor says that its data lies outside, bytes that were left in the file are not its data."""
+    target = outside("shape", (2,), TensorProto.INT64, length="16")
+    target.raw_data = ints(4, 6).tobytes()
+    proto = model([node("Reshape", ["x", "shape"], ["r"]), node("MatMul", ["r", "w"], ["y"])], {"x": (6, 4)}, ["y"],
+                  {"shape": target, "w": weight(3, 5)})  # fmt: skip
+    (tmp_path / "weights.bin").write_bytes(ints(8, 3).tobytes())
+    assert shapes_of(load(tmp_path, proto)) == {"y": (1, 8, 3, 5)}
+
+
 def test_damaged_small_constants(tmp_path: Path) -> None:
     """A tensor whose bytes do not fit its header is named."""
     shape = TensorProto(name="shape", data_type=TensorProto.INT64, dims=[2], raw_data=bytes(11))
