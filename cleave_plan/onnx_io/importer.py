@@ -230,11 +230,6 @@ def _bytes(elem: int, sizes: tuple[int, ...]) -> int | None:
 
 
 def _info(name: str, fact: Fact) -> TensorInfo:
-    shape = fact.sizes if fact.sizes is not None else tuple(size if isinstance(size, int) else OPEN for size in fact.shape or ())
-    return TensorInfo(name=name, dtype=_type_name(fact.elem), shape=shape)
-
-
-@cache
-def _type_name(elem: int) -> str:
-    dtype = dtype_of(elem)
-    return dtype.value if dtype else ""
+    dtype = dtype_of(fact.elem)
+    shape = tuple(size if isinstance(size, int) else OPEN for size in fact.shape or ())
+    return TensorInfo(name=name, dtype=dtype.value if dtype else "", shape=shape)

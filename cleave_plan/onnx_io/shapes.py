@@ -137,8 +137,7 @@ class ShapeWalk:
 
     def _visit(self, view: NodeView, scope: Scope) -> Answer:
         if view.op == "Constant" and not view.domain:
-            fact = constant_fact(view.attributes, self.path)
-            return Answer([fact] if len(view.outputs) == 1 else filled([fact], len(view.outputs)))
+            return Answer(filled([constant_fact(view.attributes, self.path)], len(view.outputs)))
         fact_of = scope.get
         inputs = [fact_of(name, UNKNOWN) if name else UNKNOWN for name in view.inputs]
         key = question(view, inputs)
