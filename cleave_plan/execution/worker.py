@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cleave_plan.dtypes import DType
@@ -23,6 +24,7 @@ from cleave_plan.execution.engines.together import hull
 from cleave_plan.execution.engines.wire import HELLO, IN_PLACE, Answer, Job, Order, answer, read_order
 from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
+from cleave_plan.kernels.per_tile import PerTile
 from cleave_plan.kernels.tile import Box, Product
 
 if TYPE_CHECKING:
@@ -37,9 +39,6 @@ BEAT_S = 0.25
 BEATS = Block.contiguous(0, (1 << 12,), DType.INT64)
 """Where heartbeats are counted: one number for each worker that an engine starts in its life."""
 
-MOST_KNOWN = 1 << 14
-"""Tiles whose bytes are kept; then all are forgotten."""
-
 
 class Bench:
     """The jobs that a worker knows, and how it computes a tile of one."""
@@ -48,7 +47,7 @@ class Bench:
         self._arena = arena
         self._jobs: dict[int, tuple[Job, list[Array | None], Array]] = {}
         self._convolver: Convolver | None = None
-        self._read: dict[tuple[int, Box], tuple[Work, int]] = {}
+        self._read: PerTile[int] = PerTile()
 
     def open(self, job: Job) -> None:
         """Make a job's arrays ready."""
@@ -82,21 +81,13 @@ class Bench:
         else:
             nbytes = work.run_into(operands, box, whole)
         taken, shares = time.perf_counter() - begin, [work.result_bytes(each) for each in boxes]
-        down = [nbytes] if len(boxes) == 1 else [self._bytes_read(work, operands, each) for each in boxes]
+        down = [nbytes]
+        if len(boxes) > 1:
+            down = [self._read.of(work, each, partial(_bytes_read, work, operands, each)) for each in boxes]
         return [
             Answer(order.job, tile, read, share, taken * share / max(1, sum(shares)))
             for (tile, _), read, share in zip(order.tiles, down, shares, strict=True)
         ]
-
-    def _bytes_read(self, work: Work, operands: list[Array | None], box: Box) -> int:
-        """The bytes of a tile's pieces, which are the same in every batch; the work is kept with them, so that no other has its
-        place."""
-        key = (id(work), box)
-        if key not in self._read:
-            if len(self._read) >= MOST_KNOWN:
-                self._read.clear()
-            self._read[key] = (work, pieces_of(work, operands, box).nbytes)
-        return self._read[key][1]
 
     def _by_onnxruntime(self) -> Convolver:
         """What computes convolutions with onnxruntime, which is loaded when it is first needed."""
@@ -105,6 +96,11 @@ class Bench:
         if self._convolver is None:
             self._convolver = Convolver()
         return self._convolver
+
+
+def _bytes_read(work: Work, operands: list[Array | None], box: Box) -> int:
+    """The bytes of a tile's pieces."""
+    return pieces_of(work, operands, box).nbytes
 
 
 def _beat(beats: Array, place: int, parent: int) -> None:

@@ -191,9 +191,11 @@ class Product:
         """What a tile's epilogue reads: its part of the bias, [groups, columns], and where its addend stands."""
         bias, addend = operands[-2:]
         own = None if bias is None else bias[box.batch, box.columns]
-        if addend is None:
-            return own, None
-        return own, rooms_of_blocks(addend, self.blocks.size, box.columns) if self.blocks.addend else self.rooms(addend, box)
+        return own, None if addend is None else self.addend_rooms(addend, box)
+
+    def addend_rooms(self, addend: Array, box: Box) -> Rooms:
+        """Where the whole ``addend`` has what is added to a tile."""
+        return rooms_of_blocks(addend, self.blocks.size, box.columns) if self.blocks.addend else self.rooms(addend, box)
 
     def pieces(self, operands: Sequence[Array | None], box: Box) -> Pieces:
         """Views of what a tile reads of ``operands``; raises ValueError where they do not fit."""

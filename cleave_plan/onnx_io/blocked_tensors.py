@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from cleave_plan.kernels.channel_blocks import Blocks
+from cleave_plan.kernels.channel_blocks import PLAIN, Blocks
 from cleave_plan.kernels.tile import Product
 from cleave_plan.onnx_io.conv_kernel import takes
 from cleave_plan.onnx_io.epilogues import Ending
@@ -51,7 +51,7 @@ class ConvProduct:
     def blocks(self, size: int, tensors: Collection[str]) -> Blocks:
         """Which of its arrays lie in blocks, where ``tensors`` do."""
         places = (self.images in tensors, self.addend in tensors, self.outputs[0] in tensors)
-        return Blocks(size, *places) if any(places) else Blocks()
+        return Blocks(size, *places) if any(places) else PLAIN
 
 
 def blocked_tensors(

@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache, partial
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,22 +24,16 @@ from onnx import helper
 
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import UsageError
-from cleave_plan.kernels.arrays import Array, dense_on_lines, on_lines
+from cleave_plan.kernels.arrays import Array
 from cleave_plan.kernels.chain import Work
 from cleave_plan.kernels.channel_blocks import PLAIN
-from cleave_plan.kernels.conv import (
-    ImageRange,
-    image_ranges,
-    padded_piece,
-    skipped_positions,
-    span_sizes,
-    whole_images,
-)
+from cleave_plan.kernels.conv import image_ranges, padded_piece, span_sizes, whole_images
 from cleave_plan.kernels.epilogue import NOTHING_MORE, Epilogue
 from cleave_plan.kernels.tile import Box, Product
 from cleave_plan.onnx_io.blocked_conv import ended, session_of
 from cleave_plan.onnx_io.blocked_tiles import BlockConvolver
-from cleave_plan.onnx_io.conv_target import Target, target_of
+from cleave_plan.onnx_io.conv_runs import Reach, has_whole_images, pads_around, run
+from cleave_plan.onnx_io.conv_target import target_of
 from cleave_plan.onnx_io.runtime import onnxruntime_installed
 from cleave_plan.workload.gemm import ConvWindow
 
@@ -124,13 +117,14 @@ class Convolver:
             epilogue=product.epilogue or NOTHING_MORE,
         )  # fmt: skip
         for place, piece in zip(image_ranges(window, box.rows), pieces.a, strict=True):
-            if place.positions == window.rows_per_image:
-                images, pads = whole_images(window, a, place, box.batch), _pads(window)
+            if has_whole_images(window, place):
+                images, pads, sizes = whole_images(window, a, place, box.batch), pads_around(window, place), window.output
             else:
                 images, pads = padded_piece(window, piece, place), (0,) * 2 * len(window.kernel)
+                sizes = span_sizes(window, images.shape[2:])
             own = recipe._replace(pads=pads)
             session = self._keep(own, partial(_session, own, weights), weights.nbytes)
-            _run_images(session, window, place, images, target)
+            run(session, {}, Reach.of(place, sizes), images, target)
         return pieces.nbytes
 
     def _keep(self, name: Hashable, make: Callable[[], Any], nbytes: int) -> Any:
@@ -149,35 +143,6 @@ class Convolver:
 def _with_epilogue(product: Product, epilogue: Epilogue) -> Product:
     """The product with another epilogue; the same object for the same product."""
     return replace(product, epilogue=epilogue)
-
-
-def _pads(window: ConvWindow) -> tuple[int, ...]:
-    """Padding around a whole image, begins and then ends; what lies beyond the last window counts as none."""
-    sides = zip(window.input, window.output, window.kernel, window.strides, window.dilations, window.pads, strict=True)
-    ends = [(n - 1) * step + (size - 1) * apart + 1 - length - begin for length, n, size, step, apart, begin in sides]
-    return (*window.pads, *(max(0, end) for end in ends))
-
-
-def _run_images(session: Any, window: ConvWindow, place: ImageRange, images: Array, target: Target) -> None:
-    """Run a session on ``images``, from which it gives the positions ``place`` and, of parts of an image, some around them."""
-    sizes = window.output if place.positions == window.rows_per_image else span_sizes(window, images.shape[2:])
-    skipped = skipped_positions(place, sizes)
-    span = place._replace(first=place.first - skipped, last=place.first - skipped + prod(sizes) - 1)
-    step = target.images_at_once(span)
-    for first in range(place.start, place.stop, step):
-        end = min(first + step, place.stop)
-        own = target.room(span, first, end)
-        in_place = span == place and own.flags.c_contiguous
-        result = own if in_place else on_lines(own.shape, own.dtype)
-        shape = (end - first, own.shape[1] * own.shape[2], *sizes)
-        binding = session.io_binding()
-        binding.bind_cpu_input("x", dense_on_lines(images[first - place.start : end - place.start]))
-        if target.addend is not None:
-            binding.bind_cpu_input("r", dense_on_lines(target.addend(span, first, end)).reshape(shape))
-        binding.bind_output("y", "cpu", 0, np.float32, shape, result.__array_interface__["data"][0])
-        session.run_with_iobinding(binding)
-        if not in_place:
-            target.put(place, first, end, result, skipped)
 
 
 def _session(recipe: _Recipe, weights: Array) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cleave_plan.kernels.arrays import Array
-from cleave_plan.kernels.channel_blocks import around, opened, rooms_of_blocks, store
+from cleave_plan.kernels.channel_blocks import around, opened, store
 from cleave_plan.kernels.conv import FEW_POSITIONS, ImageRange, Rooms, rooms_of_images
 from cleave_plan.kernels.tile import Box, Product
 
@@ -98,10 +98,7 @@ def target_of(product: Product, box: Box, whole: Array, addend: Array | None) ->
     window, blocks = product.window, product.blocks
     assert window is not None
     if not blocks.out:
-        rooms = rooms_of_blocks if blocks.addend else None
-        beside = None
-        if addend is not None:
-            beside = rooms(addend, blocks.size, box.columns) if rooms else product.rooms(addend, box)
+        beside = None if addend is None else product.addend_rooms(addend, box)
         return _InOrder(rooms=product.rooms(whole, box), columns=box.columns, addend=beside)
     wide = around(box.columns, blocks.size)
     given = None
