@@ -31,7 +31,7 @@ class Span:
 
 
 class Chronicle:
-    """The first ``most`` entries, and how many were ``left_out`` after them."""
+    """The first ``most`` entries, and how many were ``left_out`` after them (not counted where nothing is kept)."""
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self._most = most
@@ -40,11 +40,12 @@ class Chronicle:
 
     def add(self, track: str, name: str, start_s: float, stop_s: float | None = None, **details: float | str) -> None:
         """Something happened."""
-        self.take((Span(track=track, name=name, start_s=start_s, stop_s=stop_s, details=details),))
+        if self._most:
+            self.take((Span(track=track, name=name, start_s=start_s, stop_s=stop_s, details=details),))
 
     def take(self, spans: Iterable[Span]) -> None:
-        """All that happened in ``spans``."""
-        for span in spans:
+        """All that happened in ``spans``; they are not even made where nothing is kept."""
+        for span in spans if self._most else ():
             if len(self.entries) < self._most:
                 self.entries.append(span)
             else:
