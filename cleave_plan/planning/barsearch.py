@@ -87,7 +87,6 @@ class _Walk:
     width: Floats
     rng: np.random.Generator
     now: Members = field(init=False)
-    limits: Floats = field(init=False)
     operand: Floats = field(init=False)
     limit: Floats = field(init=False)
     worth: Floats = field(init=False)
@@ -112,9 +111,8 @@ class _Walk:
     def measure(self) -> float:
         """Find widths and depths anew; what is reached, as a share of what is to be reached."""
         self.now = members(self.able, self.bar, len(self.strip_of))
-        self.limits = self.now.limit(self.able)
         self.operand = np.where(self.slots < 0, 0.0, self.now.operand[self.slots])
-        self.limit = np.where(self.slots < 0, 0.0, self.limits[self.slots])
+        self.limit = np.where(self.slots < 0, 0.0, self.now.limit(self.able)[self.slots])
         everyone = np.arange(len(self.slots))
         if self.single:
             self.width, _, _ = self._widths(self.operand, self.limit, everyone, self.width)

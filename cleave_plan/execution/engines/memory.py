@@ -22,10 +22,7 @@ import numpy as np
 from cleave_plan.dtypes import DType
 from cleave_plan.errors import ExecutionError
 from cleave_plan.execution.cores import memory_bytes
-from cleave_plan.kernels.arrays import Array, dtype_of_array, numpy_dtype
-
-ALIGNMENT = 64
-"""Bytes: arrays start on cache lines."""
+from cleave_plan.kernels.arrays import LINE_BYTES, Array, dtype_of_array, numpy_dtype
 
 _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE of Linux 5.14: page tables are filled at once, where each page's first touch would cost a trap."""
@@ -73,7 +70,7 @@ class Arena:
         if not nbytes:
             return np.empty(shape, kind)
         assert self._map is not None
-        room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        room = -(-nbytes // LINE_BYTES) * LINE_BYTES  # arrays start on cache lines
         offset = self._allocate(room)
         flat = np.frombuffer(self._map, np.uint8, nbytes, offset)
         weakref.finalize(flat, self._release, offset, room).atexit = False
