@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 
 from cleave_plan.onnx_io.attributes import get_int, get_ints, get_tensor
-from cleave_plan.onnx_io.common_shapes import COMMON_RULES, slices_of
+from cleave_plan.onnx_io.common_shapes import COMMON_RULES
 from cleave_plan.onnx_io.facts import INTEGER_LIMIT, UNKNOWN, Fact, ShapeContradictionError, Value, tensor_to_array
+from cleave_plan.onnx_io.part_shapes import slices_of
 from cleave_plan.onnx_io.shape_rules import MOST_INPUTS, SHAPE_RULES
 
 ValueRule = Callable[[onnx.NodeProto, Sequence[Fact], Sequence[Value]], Value | None]
@@ -102,6 +103,29 @@ def _gather(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value
     return np.take(data, places, axis=get_int(node, "axis", 0))
 
 
+def _gather_elements(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
+    """Along the axis by the indices, which go as far as the data along the others."""
+    data, places = values
+    axis = get_int(node, "axis", 0) % data.ndim
+    alike = all(size == places.shape[other] for other, size in enumerate(data.shape) if other != axis)
+    return np.take_along_axis(data, places, axis) if alike else None
+
+
+def _gather_nd(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
+    data, places = values
+    return None if get_int(node, "batch_dims", 0) else data[tuple(np.moveaxis(places, -1, 0))]
+
+
+def _cumulative(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
+    """Of whole numbers: sums up to each element, or without it (``exclusive``), from the other end (``reverse``)."""
+    data, axis = values[0], int(values[1].item())
+    if data.dtype.kind != "i":
+        return None
+    turned = np.flip(data, axis) if get_int(node, "reverse", 0) else data
+    sums = np.cumsum(turned, axis, dtype=data.dtype) - (turned if get_int(node, "exclusive", 0) else 0)
+    return np.flip(sums, axis) if get_int(node, "reverse", 0) else sums
+
+
 def _same(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
     """The same elements in another shape."""
     return values[0]
@@ -126,6 +150,16 @@ def _transpose(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Va
 
 def _where(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
     return np.where(*values)
+
+
+def _not(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
+    return np.logical_not(values[0])
+
+
+def _expand(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
+    """Broadcast to a shape, both ways; of as many elements as are worth keeping."""
+    sizes = np.broadcast_shapes(values[0].shape, tuple(int(size) for size in values[1].ravel()))
+    return np.broadcast_to(values[0], sizes) if prod(sizes) <= INTEGER_LIMIT else None
 
 
 def _product(node: onnx.NodeProto, inputs: Sequence[Fact], values: Sequence[Value]) -> Value | None:
@@ -157,7 +191,8 @@ VALUE_RULES: dict[str, ValueRule] = {
     "Max": _operation(np.maximum), "Min": _operation(np.minimum), "Equal": _operation(np.equal), "Less": _operation(np.less),
     "Greater": _operation(np.greater), "LessOrEqual": _operation(np.less_equal),
     "GreaterOrEqual": _operation(np.greater_equal), "And": _operation(np.logical_and), "Or": _operation(np.logical_or),
-    "Concat": _concat, "Gather": _gather, "Slice": _slice, "Cast": _cast, "Transpose": _transpose, "Where": _where,
-    "ReduceProd": _product, "ConstantOfShape": _filled, "Range": _range,
+    "Concat": _concat, "CumSum": _cumulative, "Gather": _gather, "GatherElements": _gather_elements,
+    "GatherND": _gather_nd, "Slice": _slice, "Cast": _cast, "Transpose": _transpose, "Where": _where,
+    "Not": _not, "Expand": _expand, "ReduceProd": _product, "ConstantOfShape": _filled, "Range": _range,
 }  # fmt: skip
 """Rules by operator of the standard domain, in any operator set whose shape is known by then."""

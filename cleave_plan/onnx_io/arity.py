@@ -16,8 +16,8 @@ _LEAST: dict[str, int] = {
     **dict.fromkeys(
         (
             "Add", "And", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "DequantizeLinear", "Div", "Equal", "Expand",
-            "Gather", "Greater", "GreaterOrEqual", "LayerNormalization", "Less", "LessOrEqual", "MatMul", "MatMulInteger",
-            "Mod", "Mul", "Or", "Pow", "QuantizeLinear", "Reshape", "Sub", "Xor",
+            "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "LayerNormalization", "Less", "LessOrEqual",
+            "MatMul", "MatMulInteger", "Mod", "Mul", "Or", "Pow", "QuantizeLinear", "Reshape", "Sub", "Xor",
         ),
         2,
     ),

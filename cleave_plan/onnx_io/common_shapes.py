@@ -12,7 +12,7 @@ from math import prod
 
 import onnx
 
-from cleave_plan.onnx_io import layer_shapes
+from cleave_plan.onnx_io import layer_shapes, part_shapes
 from cleave_plan.onnx_io.attributes import get_int, get_ints
 from cleave_plan.onnx_io.broadcasting import axis_in, broadcast
 from cleave_plan.onnx_io.facts import Dim, Fact, ShapeContradictionError
@@ -124,53 +124,6 @@ def _concat(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     return [Fact(elem=used[0].elem, shape=(*first[:axis], total, *first[axis + 1 :]))]
 
 
-def slices_of(node: onnx.NodeProto, inputs: Facts, shape: tuple[Dim, ...]) -> list[slice] | None:
-    """What Slice takes of each axis; None when it is not known. Bounds are clipped as Python clips them."""
-    bounds: list[list[int]] = []
-    for name, place in (("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)):
-        value = inputs[place].whole_numbers if place < len(node.input) and node.input[place] else None
-        if value is None and place < len(node.input) and node.input[place]:
-            return None
-        given = get_ints(node, name, ()) or () if value is None else value.ravel().tolist()
-        bounds.append([int(item) for item in given])
-    starts, ends, axes, steps = bounds
-    axes = axes or list(range(len(starts)))
-    steps = steps or [1] * len(starts)
-    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        return None
-    taken = [slice(None)] * len(shape)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        place_of_axis = axis_in(axis, len(shape))
-        if place_of_axis is None or taken[place_of_axis] != slice(None):
-            return None
-        taken[place_of_axis] = slice(start, end, step)
-    return taken
-
-
-def _slice(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    shape = inputs[0].shape
-    taken = None if shape is None or not inputs[0].elem else slices_of(node, inputs, shape)
-    if shape is None or taken is None:
-        return None
-    sizes: list[Dim] = []
-    for size, part in zip(shape, taken, strict=True):
-        if part == slice(None):
-            sizes.append(size)
-        elif isinstance(size, int):
-            sizes.append(len(range(*part.indices(size))))
-        else:
-            return None
-    return [Fact(elem=inputs[0].elem, shape=tuple(sizes))]
-
-
-def _gather(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    shape, picked = inputs[0].shape, inputs[1].shape
-    axis = None if shape is None else axis_in(get_int(node, "axis", 0), len(shape))
-    if shape is None or picked is None or axis is None or not inputs[0].elem:
-        return None
-    return [Fact(elem=inputs[0].elem, shape=(*shape[:axis], *picked, *shape[axis + 1 :]))]
-
-
 def _unsqueeze(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     shape, axes = inputs[0].shape, axes_of(node, inputs, 1)
     if shape is None or not axes or not inputs[0].elem:
@@ -185,8 +138,12 @@ def _unsqueeze(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
 
 def _squeeze(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
     shape, axes = inputs[0].shape, axes_of(node, inputs, 1)
-    if shape is None or not axes or not inputs[0].elem:
+    if shape is None or axes is None or not inputs[0].elem:
         return None
+    if not axes:  # every axis of size 1; an empty list of axes is for onnx to judge
+        sizes = inputs[0].sizes
+        listed = len(node.input) > 1 and node.input[1]
+        return None if sizes is None or listed else [Fact(elem=inputs[0].elem, shape=tuple(size for size in sizes if size != 1))]
     places = {axis_in(axis, len(shape)) for axis in axes}
     if any(axis is None or shape[axis] != 1 for axis in places):
         return None
@@ -211,25 +168,6 @@ def _pad(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
         return None
     padded = tuple(size + before + after for size, before, after in zip(sizes, pads, pads[len(sizes) :], strict=False))
     return None if min(padded) < 0 else [Fact(elem=inputs[0].elem, shape=padded)]
-
-
-def _split(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
-    shape, count = inputs[0].shape, len(node.output)
-    axis = None if shape is None else axis_in(get_int(node, "axis", 0), len(shape))
-    whole = None if shape is None or axis is None else shape[axis]
-    if shape is None or axis is None or not isinstance(whole, int) or not inputs[0].elem:
-        return None
-    parts = get_ints(node, "split", ()) or ()
-    if len(node.input) > 1 and node.input[1]:
-        value = inputs[1].whole_numbers
-        parts = () if value is None else tuple(int(item) for item in value.ravel())
-        if value is None:
-            return None
-    if not parts and whole % count == 0:
-        parts = (whole // count,) * count
-    if len(parts) != count or sum(parts) != whole or min(parts) < 0:
-        return None
-    return [Fact(elem=inputs[0].elem, shape=(*shape[:axis], part, *shape[axis + 1 :])) for part in parts]
 
 
 def _reduce(node: onnx.NodeProto, inputs: Facts) -> list[Fact] | None:
@@ -286,9 +224,11 @@ COMMON_RULES: dict[str, CommonRule] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), layer_shapes.recurrent),
     **dict.fromkeys(("AveragePool", "MaxPool"), layer_shapes.pool),
     "BatchNormalization": layer_shapes.batch_norm, "Gemm": layer_shapes.gemm, "MatMul": layer_shapes.matmul,
-    "MatMulInteger": layer_shapes.matmul_integer, "TopK": layer_shapes.top_k, "Cast": _cast, "Concat": _concat,
-    "DequantizeLinear": _dequantize, "Flatten": _flatten, "Gather": _gather, "Pad": _pad, "Pow": _power,
-    "QuantizeLinear": _quantize, "Range": _range, "Slice": _slice, "Split": _split, "Squeeze": _squeeze, "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze, "Where": _where,
+    "MatMulInteger": layer_shapes.matmul_integer, "TopK": layer_shapes.top_k,
+    "Gather": part_shapes.gather, "GatherElements": part_shapes.gather_elements, "GatherND": part_shapes.gather_nd,
+    "Slice": part_shapes.sliced, "Split": part_shapes.split,
+    "Cast": _cast, "Concat": _concat, "DequantizeLinear": _dequantize, "Flatten": _flatten, "Pad": _pad, "Pow": _power,
+    "QuantizeLinear": _quantize, "Range": _range, "Squeeze": _squeeze, "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+    "Where": _where,
 }  # fmt: skip
 """Rules by operator of the standard domain."""
